@@ -1,0 +1,28 @@
+"""The errors a person meets. Each message states the fact, the number and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class BenchError(Exception):
+    """Base of every error that this suite raises on purpose."""
+
+
+class UsageError(BenchError):
+    """The request cannot be honoured as written; nothing was measured."""
+
+
+class UnknownNameError(UsageError):
+    """A name that no registry knows. The message lists the names that exist."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"unknown {kind} {name!r}; there is: {', '.join(sorted(known)) or 'none'}")
+
+
+class Unsupported(BenchError):
+    """A case that this machine or strategy cannot honour: it is skipped with this reason."""
+
+
+class ResultsError(BenchError):
+    """A results file that cannot be read or written. The message names the file."""

@@ -1,0 +1,68 @@
+"""Tensors inside nested containers: find them, and put others in their places.
+
+Knows what torch's own scatter and gather know (tuples, named tuples, lists, dicts), and
+dataclasses and other mappings too, which torch's scatter would hand over unsplit.
+Everything else is a leaf that is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+
+def map_tensors(function: Callable[[Tensor], Any], structure: Any) -> Any:
+    """A copy of `structure` with `function(tensor)` in the place of every tensor, depth first."""
+    if isinstance(structure, Tensor):
+        return function(structure)
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return type(structure)(*(map_tensors(function, item) for item in structure))
+    if isinstance(structure, (tuple, list)):
+        return type(structure)(map_tensors(function, item) for item in structure)
+    if isinstance(structure, Mapping):
+        items = {key: map_tensors(function, item) for key, item in structure.items()}
+        # The outputs of transformers are dataclasses too, and take fields.
+        return type(structure)(**items) if dataclasses.is_dataclass(structure) else type(structure)(items)  # type: ignore[call-arg]
+    if dataclasses.is_dataclass(structure) and not isinstance(structure, type):
+        names = [field.name for field in dataclasses.fields(structure) if field.init]
+        return dataclasses.replace(
+            structure, **{name: map_tensors(function, getattr(structure, name)) for name in names}
+        )
+    return structure
+
+
+def tensors_of(structure: Any) -> list[Tensor]:
+    """Every tensor in `structure`, in the order of `map_tensors`."""
+    found: list[Tensor] = []
+    map_tensors(found.append, structure)
+    return found
+
+
+def with_tensors(structure: Any, tensors: Iterable[Any]) -> Any:
+    """A copy of `structure` with its tensors replaced, in order."""
+    replacements = iter(tensors)
+    return map_tensors(lambda _: next(replacements), structure)
+
+
+def samples_in(structure: Any) -> int:
+    """Length of dimension 0 of the first tensor that has one; 0 when there is none."""
+    return next((len(tensor) for tensor in tensors_of(structure) if tensor.dim()), 0)
+
+
+def split_structure(structure: Any, sizes: Sequence[int], split: Callable[[Tensor], Sequence[Tensor]]) -> list[Any]:
+    """One structure per chunk; `split(tensor)` returns the chunks of a tensor along dimension 0.
+
+    Tensors without dimensions go to every chunk. ValueError where dimension 0 is not the batch.
+    """
+    total, columns = sum(sizes), []
+    for tensor in tensors_of(structure):
+        if tensor.dim() and len(tensor) != total:
+            raise ValueError(
+                f"a tensor of shape {tuple(tensor.shape)} does not have the batch's {total} samples in "
+                "dimension 0; give every input tensor the samples there, or pass it as a non-tensor"
+            )
+        columns.append(split(tensor) if tensor.dim() else [tensor] * len(sizes))
+    return [with_tensors(structure, (column[chunk] for column in columns)) for chunk in range(len(sizes))]
