@@ -1,0 +1,147 @@
+"""What a strategy is: how devices cooperate. It knows no workload."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from bench.errors import UsageError
+from bench.registry import Registry
+from bench.schema import Case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A setting that belongs to one strategy. `values` is empty for a whole number >= 0."""
+
+    name: str
+    default: str
+    meaning: str
+    values: tuple[str, ...] = ()
+
+    def check(self, text: str) -> str:
+        """`text` if the option can take it; UsageError lists what it can."""
+        if self.values and text not in self.values:
+            raise UsageError(f"{self.name} cannot be {text!r}; it is one of: {', '.join(self.values)}")
+        if not self.values and not text.isdecimal():
+            raise UsageError(f"{self.name} cannot be {text!r}; it is a whole number from 0")
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Where a model is wrapped.
+
+    devices: those that this process drives (all of them for a one-process strategy);
+    blocks: the workload's blocks inside the model; mesh: over all ranks, None without a process group.
+    """
+
+    case: Case
+    devices: tuple[torch.device, ...]
+    blocks: tuple[nn.Module, ...]
+    mesh: DeviceMesh | None = None
+
+
+class Strategy(ABC):
+    """How devices cooperate in a training step.
+
+    The defaults describe a strategy with one process per device whose backward pass leaves
+    the mean of the ranks' gradients; the training step multiplies the loss by `loss_scale`
+    so that the mean becomes the sum over the global batch.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    one_process: ClassVar[bool] = False
+    scatters: ClassVar[bool] = False
+    """The wrapped module takes the whole micro-batch from the host and splits it itself."""
+    options: ClassVar[tuple[Option, ...]] = ()
+
+    def world_size(self, case: Case) -> int:
+        """Number of worker processes."""
+        return 1 if self.one_process else case.num_devices
+
+    def loss_scale(self, case: Case) -> float:
+        """Number of ranks over which the strategy averages gradients."""
+        return float(self.world_size(case))
+
+    def option(self, case: Case, name: str) -> str:
+        """The case's value of one of this strategy's options, or its default."""
+        declared = next(option for option in self.options if option.name == name)
+        return case.setting(name) or declared.default
+
+    def unsupported(self, case: Case) -> str | None:
+        """Why this strategy cannot run the case at all, None when it can."""
+        return None
+
+    def chunk_sizes(self, case: Case) -> tuple[int, ...]:
+        """Samples that each device takes of one micro-batch, in device order.
+
+        Raises ValueError, naming the nearest batches that work, when the batch does not divide.
+        """
+        return equal_chunks(case)
+
+    def emulated(self, case: Case) -> bool:
+        """Host replicas stand in for devices."""
+        return False
+
+    def loss_inside(self, case: Case) -> bool:
+        """The loss is computed inside the wrapped module, once per replica."""
+        return False
+
+    @abstractmethod
+    def wrap(self, model: nn.Module, context: Context) -> nn.Module:
+        """The module whose forward is called. The optimizer is built from it afterwards."""
+
+    def synchronising(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward of a micro-batch; `last` of those that are accumulated."""
+        return nullcontext()
+
+    def full_parameters(self, wrapped: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Names and whole parameters, as the unwrapped model names them.
+
+        Every rank must run through all of it: where parameters are sharded it communicates.
+        """
+        for name, parameter in wrapped.named_parameters():
+            yield name.removeprefix("module."), parameter.detach()
+
+
+def equal_chunks(case: Case) -> tuple[int, ...]:
+    """Equal shares of a micro-batch; ValueError names the nearest batches that divide."""
+    unit = case.num_devices * case.accumulation_steps
+    batch = case.global_batch_size
+    if batch % unit:
+        lower, upper = batch // unit * unit, (batch // unit + 1) * unit
+        nearest = f"{lower} or {upper}" if lower else f"{upper}"
+        over = f"{case.num_devices} devices"
+        if case.accumulation_steps > 1:
+            over += f" x {case.accumulation_steps} accumulation steps"
+        raise ValueError(f"global_batch_size {batch} does not divide over {over}; use {nearest}")
+    return (batch // unit,) * case.num_devices
+
+
+def whole_micro_batch(case: Case) -> int:
+    """Samples of one micro-batch; ValueError names the nearest global batches that divide."""
+    steps, batch = case.accumulation_steps, case.global_batch_size
+    if batch % steps:
+        nearest = f"{batch // steps * steps or steps} or {(batch // steps + 1) * steps}"
+        raise ValueError(f"global_batch_size {batch} does not divide over {steps} accumulation steps; use {nearest}")
+    return batch // steps
+
+
+registry: Registry[Strategy] = Registry("strategy", "bench.strategies")
+
+StrategyClass = TypeVar("StrategyClass", bound=type[Strategy])
+
+
+def register(cls: StrategyClass) -> StrategyClass:
+    """Class decorator: make a strategy known under its `name`."""
+    registry.add(cls.name, cls())
+    return cls

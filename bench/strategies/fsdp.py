@@ -1,0 +1,44 @@
+"""FSDP2: `fully_shard` on each block, then on the root; parameters live in shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from bench.strategies.base import Context, Option, Strategy, register
+
+RESHARD_AFTER_FORWARD = Option(
+    name="reshard_after_forward",
+    default="on",
+    values=("on", "off"),
+    meaning="free a block's full parameters after its forward and gather them again for its backward",
+)
+
+
+@register
+class FSDP(Strategy):
+    name = "fsdp"
+    summary = "torch.distributed.fsdp.fully_shard (FSDP2)"
+    options = (RESHARD_AFTER_FORWARD,)
+
+    def wrap(self, model: nn.Module, context: Context) -> nn.Module:
+        reshard = self.option(context.case, "reshard_after_forward") == "on"
+        for block in context.blocks:
+            fully_shard(block, mesh=context.mesh, reshard_after_forward=reshard)
+        # The root owns what is in no block; tied weights stay together there, and stay tied.
+        sharded: nn.Module = fully_shard(model, mesh=context.mesh)  # type: ignore[assignment]
+        return sharded
+
+    def synchronising(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[None]:
+        assert isinstance(wrapped, FSDPModule)
+        wrapped.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    def full_parameters(self, wrapped: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in wrapped.named_parameters():
+            assert isinstance(parameter, DTensor)
+            yield name, parameter.full_tensor().detach()

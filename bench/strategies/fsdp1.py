@@ -1,0 +1,46 @@
+"""FSDP1: the older FullyShardedDataParallel, with its sharding strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.distributed.fsdp.wrap import CustomPolicy
+
+from bench.strategies.base import Context, Option, Strategy, register
+
+SHARDING_STRATEGY = Option(
+    name="sharding_strategy",
+    default="full_shard",
+    values=("full_shard", "shard_grad_op", "no_shard"),
+    meaning="what is sharded: parameters too, gradients and optimizer state only, or nothing",
+)
+
+
+@register
+class FSDP1(Strategy):
+    name = "fsdp1"
+    summary = "torch.distributed.fsdp.FullyShardedDataParallel (FSDP1)"
+    options = (SHARDING_STRATEGY,)
+
+    def wrap(self, model: nn.Module, context: Context) -> nn.Module:
+        blocks = set(context.blocks)
+        return FullyShardedDataParallel(
+            model,
+            sharding_strategy=ShardingStrategy[self.option(context.case, "sharding_strategy").upper()],
+            auto_wrap_policy=CustomPolicy(lambda module: module in blocks),
+            # Needed on CPU too: without it FSDP1 looks for an accelerator.
+            device_id=context.devices[0],
+            use_orig_params=True,
+        )
+
+    def synchronising(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[None]:
+        assert isinstance(wrapped, FullyShardedDataParallel)
+        return nullcontext() if last else wrapped.no_sync()
+
+    def full_parameters(self, wrapped: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        with FullyShardedDataParallel.summon_full_params(wrapped, writeback=False):
+            for name, parameter in wrapped.named_parameters():
+                yield name.replace("_fsdp_wrapped_module.", ""), parameter.detach().clone()
