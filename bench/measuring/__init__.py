@@ -1,0 +1,1 @@
+"""Measuring: workers, their control, the training step, rounds, and parity."""

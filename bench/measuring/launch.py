@@ -1,0 +1,134 @@
+"""One timed launch, seen from the driver: warm-up, calibration, measured rounds, results."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from bench import workloads
+from bench.measuring.control import Message
+from bench.measuring.launcher import Launcher, LaunchError, Session, Task
+from bench.measuring.steady import WarmupRule, warmup_end
+from bench.measuring.tasks import Job, measure
+from bench.schema import DeviceTrace, Outcome, Trace
+
+OK = Outcome(status="ok")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPlan:
+    """How long a launch measures. `round_seconds` is the least length of a round."""
+
+    rounds: int
+    round_seconds: float
+    warmup: WarmupRule
+
+
+@dataclass(slots=True, kw_only=True)
+class Clock:
+    """Parts of a launch's wall time (s); None for a part that was not reached."""
+
+    started: float = field(default_factory=time.perf_counter)
+    startup_seconds: float | None = None
+    warmup_seconds: float | None = None
+    measured_seconds: float | None = None
+    teardown_seconds: float | None = None
+    wall_seconds: float | None = None
+
+    def lap(self) -> float:
+        """Seconds since the last lap or the start, not counted by any other part."""
+        now, known = time.perf_counter(), (self.startup_seconds, self.warmup_seconds, self.measured_seconds)
+        return now - self.started - sum(part for part in known if part is not None)
+
+    def stop(self) -> None:
+        """The launch is over."""
+        self.wall_seconds = time.perf_counter() - self.started
+        if self.measured_seconds is not None:
+            self.teardown_seconds = self.lap()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchResult:
+    """How a launch ended, how long its parts took, and its trace when it ended well."""
+
+    outcome: Outcome
+    clock: Clock
+    trace: Trace | None = None
+    warmup_end: str | None = None
+
+
+Drive: TypeAlias = Callable[[Session, Clock], "tuple[Trace, str | None]"]
+
+
+def run_launch(launcher: Launcher, task: Task, job: Job, world_size: int, drive: Drive) -> LaunchResult:
+    """Start workers on `task`, let `drive` talk with them, and turn every end into an outcome."""
+    clock = Clock()
+    try:
+        with launcher.start(task, job, world_size, job.timeout_seconds) as session:
+            session.replies()
+            clock.startup_seconds = clock.lap()
+            trace, why = drive(session, clock)
+    except LaunchError as error:
+        clock.stop()
+        return LaunchResult(outcome=error.outcome, clock=clock)
+    clock.stop()
+    return LaunchResult(outcome=OK, clock=clock, trace=trace, warmup_end=why)
+
+
+def time_case(launcher: Launcher, job: Job, world_size: int, plan: RoundPlan) -> LaunchResult:
+    """Run one timed launch of a case."""
+
+    def drive(session: Session, clock: Clock) -> tuple[Trace, str | None]:
+        warmup, steps, why = _warm_up(session, plan)
+        session.command({"op": "begin"})
+        clock.warmup_seconds = clock.lap()
+        rounds = tuple(_round(session, steps, f"round {number}") for number in range(plan.rounds))
+        finished = session.command({"op": "finish"})
+        clock.measured_seconds = clock.lap()
+        workload = workloads.registry.get(job.case.workload)(job.case.size)
+        trace = Trace(
+            case=job.case,
+            steps_per_round=steps,
+            warmup_round_seconds=tuple(warmup),
+            round_seconds=rounds,
+            tokens_per_sample=workload.size.tokens_per_sample,
+            epoch_samples=workload.epoch_samples,
+            devices=_device_traces(finished, job.case.num_devices),
+        )
+        return trace, why
+
+    return run_launch(launcher, measure, job, world_size, drive)
+
+
+def _round(session: Session, steps: int, phase: str) -> float:
+    """Seconds of one round: that of its slowest rank."""
+    replies = session.command({"op": "round", "steps": steps, "phase": phase})
+    return max(float(reply["seconds"]) for reply in replies)  # type: ignore[arg-type]
+
+
+def _warm_up(session: Session, plan: RoundPlan) -> tuple[list[float], int, str]:
+    """Round durations, the steps per round that they led to, and why the warm-up ended.
+
+    The first two rounds are one step each: the first carries one-off costs, the second says
+    how many steps a round needs. Rounds of different length are not compared.
+    """
+    first = [_round(session, 1, "warm-up"), _round(session, 1, "warm-up")]
+    steps = max(1, math.ceil(plan.round_seconds / first[1]))
+    same_length = first[1:] if steps == 1 else []
+    warmup = list(first)
+    while True:
+        why = warmup_end(same_length, plan.warmup)
+        if why is not None:
+            return warmup, steps, why
+        same_length.append(_round(session, steps, "warm-up"))
+        warmup.append(same_length[-1])
+
+
+def _device_traces(replies: list[Message], num_devices: int) -> tuple[DeviceTrace, ...]:
+    """One trace per device of the case; a device that no process reported for has no figures."""
+    reported = [DeviceTrace(**device) for reply in replies for device in reply["devices"]]  # type: ignore[union-attr,arg-type]
+    known = {trace.device_index: trace for trace in reported}
+    return tuple(known.get(position, DeviceTrace(device_index=position)) for position in range(num_devices))

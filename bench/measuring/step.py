@@ -1,0 +1,162 @@
+"""The training step that every strategy runs, and the batches it takes.
+
+A step: take a batch from pinned host memory, copy it to the device (DataParallel through its
+own scatter), `zero_grad(set_to_none=True)`, forward, loss, backward, `optimizer.step()`.
+The loss is divided by the weight of the whole global batch, known before it is split, so that
+unequal shards and chunks train exactly what one device trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from bench.levers import autocast
+from bench.schema import Case
+from bench.strategies import Context, Strategy
+from bench.structure import map_tensors
+from bench.workloads import Batch, DataSource, Workload
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+class PrecisionModule(nn.Module):
+    """What a strategy wraps: the model under its autocast, with the loss inside where asked for.
+
+    Returns the model's output, or, with the loss inside, a tensor of shape (1, 2) with
+    `loss_sum` and `weight`, so that DataParallel's gather gives one row per replica.
+    """
+
+    def __init__(self, model: nn.Module, workload: Workload, case: Case, loss_inside: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._loss = workload.loss if loss_inside else None
+        self._precision, self._device_type = case.precision, case.device_type
+
+    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any = None) -> Any:
+        with autocast(self._precision, self._device_type):
+            output = self.model(*args, **kwargs)
+            if self._loss is None:
+                return output
+            loss_sum, weight = self._loss(output, targets)
+        return torch.stack([loss_sum.float(), weight.float()]).reshape(1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """This process's part of one global batch: its micro-batches, and the weight of the whole."""
+
+    micro_batches: tuple[Batch, ...]
+    weight: float
+
+
+def make_batches(
+    workload: Workload, strategy: Strategy, case: Case, source: DataSource, *, rank: int, seed: int, count: int
+) -> list[StepBatch]:
+    """`count` different global batches in rotation, of which this rank holds its part in host memory.
+
+    Pinned on CUDA. Every strategy sees the same samples in the same order.
+    """
+    dataset = workload.dataset(source, seed)
+    start, size = _share(strategy, case, rank)
+    micro, batches = case.micro_batch_size, []
+    for number in range(count):
+        first = number * case.global_batch_size
+        whole = [index % source.num_samples for index in range(first, first + case.global_batch_size)]
+        parts = [whole[step * micro + start :][:size] for step in range(case.accumulation_steps)]
+        micro_batches = (_fetch(workload, dataset, part, pin=case.device_type == "cuda") for part in parts)
+        batches.append(StepBatch(micro_batches=tuple(micro_batches), weight=workload.weight(dataset, whole)))
+    return batches
+
+
+def _share(strategy: Strategy, case: Case, rank: int) -> tuple[int, int]:
+    """First sample and number of samples of this rank within a micro-batch."""
+    if strategy.one_process:
+        return 0, case.micro_batch_size
+    sizes = strategy.chunk_sizes(case)
+    return [0, *accumulate(sizes)][rank], sizes[rank]
+
+
+def _fetch(workload: Workload, dataset: Any, indices: Sequence[int], pin: bool) -> Batch:
+    fetch_many = getattr(dataset, "__getitems__", None)
+    batch = workload.collate(fetch_many(indices) if fetch_many else [dataset[index] for index in indices])
+    return map_tensors(Tensor.pin_memory, batch) if pin else batch
+
+
+def to_device(structure: Any, device: torch.device) -> Any:
+    """Every tensor copied to `device`, without waiting where the host memory is pinned."""
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), structure)
+
+
+class Trainer:
+    """A model, wrapped by a strategy, with its optimizer; `step` trains one global batch.
+
+    The order is fixed: build, move, wrap, then the optimizer. An optimizer built before
+    sharding, or a forward before it exists, would train nothing under `fully_shard`.
+    """
+
+    def __init__(
+        self,
+        *,
+        workload: Workload,
+        strategy: Strategy,
+        case: Case,
+        devices: tuple[torch.device, ...],
+        mesh: DeviceMesh | None,
+        optimizer: OptimizerFactory | None = None,
+        train: bool = True,
+        seed: int,
+    ) -> None:
+        torch.manual_seed(seed)
+        model = workload.build().to(devices[0]).train(train)
+        self.workload, self.strategy, self.case, self.devices = workload, strategy, case, devices
+        self._loss_inside = strategy.loss_inside(case)
+        module = PrecisionModule(model, workload, case, self._loss_inside)
+        context = Context(case=case, devices=devices, blocks=tuple(workload.blocks(model)), mesh=mesh)
+        self.wrapped = strategy.wrap(module, context)
+        self.optimizer = (optimizer or workload.optimizer)(self.wrapped.parameters())
+        self._loss_scale = strategy.loss_scale(case)
+
+    def step(self, batch: StepBatch) -> Tensor:
+        """Train one global batch. Returns this process's summed loss and weight, shape (2,), on its device."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total: Tensor | None = None
+        last = len(batch.micro_batches) - 1
+        for number, micro_batch in enumerate(batch.micro_batches):
+            with self.strategy.synchronising(self.wrapped, last=number == last):
+                terms = self._forward(micro_batch)
+                (terms[0] * (self._loss_scale / batch.weight)).backward()  # type: ignore[no-untyped-call]
+            total = terms.detach() if total is None else total + terms.detach()
+        self.optimizer.step()
+        assert total is not None
+        return total
+
+    def _forward(self, batch: Batch) -> Tensor:
+        """Loss sum and weight of a micro-batch as a tensor of shape (2,)."""
+        device, host = self.devices[0], self.strategy.scatters
+        if self._loss_inside:
+            inside: Tensor = self.wrapped(*(batch if host else to_device(batch, device)))
+            return inside.sum(dim=0)
+        args, kwargs, targets = batch if host else to_device(batch, device)
+        output = self.wrapped(args, kwargs)
+        with autocast(self.case.precision, self.case.device_type):
+            loss_sum, weight = self.workload.loss(output, to_device(targets, device))
+        return torch.stack([loss_sum.float(), weight.float()])
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        """Whole parameters on the CPU by the model's own names; every rank must call it."""
+        found = self.strategy.full_parameters(self.wrapped)
+        return {name.removeprefix("model."): parameter.to("cpu", copy=True) for name, parameter in found}
+
+
+def synchronize(devices: Iterable[torch.device]) -> None:
+    """Wait for every device that this process uses."""
+    for device in dict.fromkeys(devices):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)

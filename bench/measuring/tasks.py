@@ -1,0 +1,141 @@
+"""What a worker does in a timed launch: build, then rounds of steps at the driver's word.
+
+No `.item()`, print or synchronisation happens inside a round; every device in use is
+synchronised before and after, and the loss is looked at once the clock has stopped.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import cycle
+
+import torch
+from torch import Tensor
+
+from bench import levers, strategies, workloads
+from bench.errors import BenchError
+from bench.measuring.control import Channel, Message, Plain
+from bench.measuring.place import Place, training_place
+from bench.measuring.step import StepBatch, Trainer, make_batches, synchronize
+from bench.schema import Case, DeviceTrace
+from bench.workloads import DataSource
+
+ROTATING_BATCHES = 3
+
+# Imported in the forkserver, so that every worker finds all declarations already loaded.
+strategies.registry.load()
+workloads.registry.load()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One case to run in fresh workers. `backend` is None for one process."""
+
+    case: Case
+    source: DataSource
+    seed: int
+    backend: str | None
+    timeout_seconds: float
+
+
+class Rounds:
+    """A rank's trainer and its batches in rotation."""
+
+    def __init__(self, trainer: Trainer, batches: Sequence[StepBatch], place: Place) -> None:
+        self._trainer, self._devices = trainer, place.devices
+        self._batches: Iterator[StepBatch] = cycle(batches)
+        self._weight = batches[0].weight
+        self._cpu = self._wall = 0.0
+
+    def run(self, steps: int) -> float:
+        """Train `steps` steps; seconds between two synchronisations. BenchError when the loss is not finite."""
+        terms: Tensor | None = None
+        synchronize(self._devices)
+        started = time.perf_counter()
+        for _ in range(steps):
+            terms = self._trainer.step(next(self._batches))
+        synchronize(self._devices)
+        seconds = time.perf_counter() - started
+        loss = float(terms[0]) if terms is not None else 0.0
+        if not math.isfinite(loss):
+            raise BenchError(f"the loss is {loss}; lower the learning rate, or try --precision fp32")
+        return seconds
+
+    def begin(self) -> None:
+        """From here on figures count: reset the allocators' peaks and the CPU clock."""
+        gc.collect()
+        for device in dict.fromkeys(self._devices):
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+        self._cpu, self._wall = time.process_time(), time.perf_counter()
+
+    def traces(self, case: Case, rank: int) -> list[DeviceTrace]:
+        """What each of this process's devices saw since `begin`."""
+        cpu_percent = 100 * (time.process_time() - self._cpu) / (time.perf_counter() - self._wall)
+        one_process = len(self._devices) == case.num_devices
+        positions = range(case.num_devices) if one_process else [rank]
+        if case.device_type == "cpu":
+            positions = list(positions)[:1] if one_process else [rank]
+        traces = []
+        for number, position in enumerate(positions):
+            device = self._devices[number]
+            seen_before = device in self._devices[:number]
+            on_cuda = device.type == "cuda" and not seen_before
+            traces.append(
+                DeviceTrace(
+                    device_index=position,
+                    peak_allocated_bytes=torch.cuda.max_memory_allocated(device) if on_cuda else None,
+                    peak_reserved_bytes=torch.cuda.max_memory_reserved(device) if on_cuda else None,
+                    host_peak_rss_bytes=peak_rss_bytes() if number == 0 else None,
+                    cpu_percent=cpu_percent if number == 0 else None,
+                )
+            )
+        return traces
+
+
+def peak_rss_bytes() -> int:
+    """Largest resident memory of this process so far; Linux counts in KiB, macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def measure(job: Job, channel: Channel) -> None:
+    """Serve one timed launch: `round`, `begin` and `finish` commands, in any number and order."""
+    case = job.case
+    channel.phase("build")
+    levers.set_float32_precision(case.precision)
+    torch.backends.cudnn.benchmark = False
+    workload, strategy = workloads.registry.get(case.workload)(case.size), strategies.registry.get(case.strategy)
+    with training_place(case, job.backend, channel, job.timeout_seconds) as place:
+        trainer = Trainer(
+            workload=workload, strategy=strategy, case=case, devices=place.devices, mesh=place.mesh, seed=job.seed
+        )
+        channel.phase("data")
+        batches = make_batches(
+            workload, strategy, case, job.source, rank=channel.rank, seed=job.seed, count=ROTATING_BATCHES
+        )
+        rounds = Rounds(trainer, batches, place)
+        channel.phase("ready")
+        channel.reply({})
+        for command in channel.commands():
+            channel.reply(_obey(command, rounds, case, channel))
+
+
+def _obey(command: Message, rounds: Rounds, case: Case, channel: Channel) -> Message:
+    if command["op"] == "round":
+        channel.phase(str(command["phase"]))
+        steps = command["steps"]
+        assert isinstance(steps, int)
+        return {"seconds": rounds.run(steps)}
+    if command["op"] == "begin":
+        rounds.begin()
+        return {}
+    assert command["op"] == "finish"
+    devices: list[Plain] = [asdict(trace) for trace in rounds.traces(case, channel.rank)]
+    return {"devices": devices}
