@@ -1,0 +1,119 @@
+"""`python -m bench`: reports and lists. Each command imports only what it needs, so a report needs no torch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from bench.errors import BenchError, UsageError
+
+EXIT_USAGE = 2
+LISTS = ("strategies", "workloads", "metrics", "levers", "runs")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0, or 2 with the error on stderr."""
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], None] = options.command
+    try:
+        command(options)
+    except BenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Which data-parallel strategy, for this model on this machine, and how sure are we?",
+        epilog="Measuring itself is `nox -s bench` or `pytest scenarios`.",
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    report = commands.add_parser("report", help="render a run as one HTML page", description=_report.__doc__)
+    report.add_argument("run", nargs="?", default="latest", metavar="RUN", help="run id, folder, or latest (default)")
+    _add_results(report)
+    report.add_argument(
+        "--out", type=Path, default=Path("reports"), metavar="DIR", help="where to write (default: reports)"
+    )
+    report.set_defaults(command=_report)
+    listing = commands.add_parser("list", help="list what there is", description=_list.__doc__)
+    listing.add_argument("what", choices=LISTS, help="what to list")
+    _add_results(listing)
+    listing.set_defaults(command=_list)
+    return parser
+
+
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="DIR", help="folder of the runs (default: results)"
+    )
+
+
+def _report(options: argparse.Namespace) -> None:
+    """Rebuild the report of a run from its parquet files and print its path. Needs no GPU and no torch."""
+    from bench.recording.reader import find_run
+    from bench.reporting.page import render
+
+    print(render(find_run(options.results, options.run), options.out))
+
+
+def _list(options: argparse.Namespace) -> None:
+    """List strategies, workloads, metrics, levers or recorded runs, one a line."""
+    listed: dict[str, Callable[[Path], Iterable[tuple[str, str]]]] = {
+        "strategies": _strategies, "workloads": _workloads, "metrics": _metrics, "levers": _levers, "runs": _runs,
+    }  # fmt: skip
+    try:
+        rows = [(name, " ".join(text.split())) for name, text in listed[options.what](options.results)]
+    except ModuleNotFoundError as error:
+        raise UsageError(f"listing {options.what} needs {error.name}, which is not installed; install it") from error
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, text in rows:
+        print(f"{name:<{width}}  {text}".rstrip())
+
+
+def _strategies(_: Path) -> Iterable[tuple[str, str]]:
+    from bench.strategies import registry
+
+    return [(item.name, item.summary) for item in registry]
+
+
+def _workloads(_: Path) -> Iterable[tuple[str, str]]:
+    from bench.workloads import registry
+
+    return [(item.name, item.summary) for item in registry]
+
+
+def _metrics(_: Path) -> Iterable[tuple[str, str]]:
+    from bench.metrics import registry
+
+    found = [item.declaration for item in registry]
+    return [(item.name, f"{item.meaning} [{item.unit or 'ratio'}{', per device' * item.per_device}]") for item in found]
+
+
+def _levers(_: Path) -> Iterable[tuple[str, str]]:
+    from bench.levers import LEVERS
+
+    return [(item.name, f"{'|'.join(item.values) or 'a whole number'}: {item.meaning}") for item in LEVERS]
+
+
+def _runs(results: Path) -> Iterable[tuple[str, str]]:
+    from bench.recording.reader import read_run, runs
+
+    for folder in runs(results):
+        try:
+            data = read_run(folder)
+        except BenchError as error:
+            yield folder.name, str(error)
+            continue
+        ok = sum(launch.status == "ok" for launch in data.launches)
+        started = f"{data.run.started_at:%Y-%m-%d %H:%M} UTC" if data.run.started_at else "unknown start"
+        names = ", ".join(dict.fromkeys(device.name for device in data.run.devices)) or data.run.device_type
+        facts = [started, f"{len(data.run.devices)} x {names}", f"{ok} of {len(data.launches)} launches ok"]
+        yield folder.name, ", ".join(facts + ([] if data.run.finished_at else ["without a recorded end"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

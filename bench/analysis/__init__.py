@@ -1,0 +1,1 @@
+"""From samples to estimates, comparisons and checks. No torch here."""

@@ -1,0 +1,156 @@
+"""All launches of one case, seen as one thing: status, estimates, parity."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench.analysis.estimates import estimate, estimates_of
+from bench.recording.reader import RunData
+from bench.schema import PARITY_LIMIT, Estimate, Launch
+
+WORST_FIRST = ("error", "timeout", "oom", "skipped")
+LOSSY = "lossy"
+"""A parity sample whose note begins so is reported without a verdict: the lever rounds on purpose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parity:
+    """Does the strategy train what one device trains?
+
+    status: `ok`, `missed`, `no verdict` (a lossy lever), how its launch ended if not ok, None if there was none.
+    `reduced_precision_error` is the error at the case's own precision, None where that is fp32 or unknown.
+    """
+
+    error: float | None = None
+    status: str | None = None
+    reason: str | None = None
+    reduced_precision_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """One case of one run. `status` is ok if every launch is, else the worst one, with its `reason`."""
+
+    launches: tuple[Launch, ...]
+    status: str
+    reason: str | None
+    estimates: Mapping[tuple[str, int | None], Estimate] = field(default_factory=dict)
+    parity: Parity = field(default_factory=Parity)
+
+    @property
+    def axes(self) -> Launch:
+        """The first launch: all launches of a case share the axes."""
+        return self.launches[0]
+
+    @property
+    def launches_ok(self) -> int:
+        return sum(launch.status == "ok" for launch in self.launches)
+
+    @property
+    def emulated(self) -> bool:
+        return any(launch.emulated for launch in self.launches)
+
+    @property
+    def oversubscribed(self) -> bool:
+        return any(launch.oversubscribed for launch in self.launches)
+
+    def of(self, metric: str) -> Estimate | None:
+        """The estimate of the whole case, if there is one with a value."""
+        found = self.estimates.get((metric, None))
+        return found if found is not None and found.value is not None else None
+
+    def per_device(self, metric: str) -> list[float | None]:
+        """The metric on each device, in order; empty where no device has a value."""
+        values = []
+        for index in range(self.axes.num_devices or 0):
+            found = self.estimates.get((metric, index))
+            values.append(found.value if found else None)
+        return values if any(value is not None for value in values) else []
+
+
+def settings_text(launch: Launch) -> str:
+    """Settings as text: `name:value name:value`, sorted."""
+    return " ".join(f"{item.name}:{item.value}" for item in sorted(launch.settings))
+
+
+def run_estimates(data: RunData) -> list[Estimate]:
+    """The stored estimates; computed from the samples where the run did not come to store them."""
+    if len(data.estimates):
+        return estimates_of(data.estimates)
+    return estimate(data.samples, data.launches, data.metrics.values())
+
+
+def case_results(data: RunData) -> list[CaseResult]:
+    """Every timed case of the run, in order of its first launch, with the parity that belongs to it."""
+    estimates: dict[str, dict[tuple[str, int | None], Estimate]] = defaultdict(dict)
+    for item in run_estimates(data):
+        estimates[item.case_id][item.metric, item.device_index] = item
+    checked = _results((launch for launch in data.launches if launch.purpose == "parity"), estimates, {})
+    by_key = {(*_training(result.axes), result.axes.precision): result for result in checked}
+    return _results((launch for launch in data.launches if launch.purpose != "parity"), estimates, by_key)
+
+
+_Checked = Mapping[tuple[object, ...], CaseResult]
+
+
+def _results(
+    launches: Iterable[Launch],
+    estimates: Mapping[str, Mapping[tuple[str, int | None], Estimate]],
+    checked: _Checked,
+) -> list[CaseResult]:
+    cases: dict[str, list[Launch]] = defaultdict(list)
+    for launch in launches:
+        cases[launch.case_id].append(launch)
+    found = []
+    for case_id, of_case in cases.items():
+        status, reason = _worst(of_case)
+        found.append(
+            CaseResult(
+                launches=tuple(sorted(of_case, key=lambda launch: launch.launch)),
+                status=status,
+                reason=reason,
+                estimates=estimates.get(case_id, {}),
+                parity=_parity(of_case[0], checked),
+            )
+        )
+    return found
+
+
+def _worst(launches: Sequence[Launch]) -> tuple[str, str | None]:
+    for status in WORST_FIRST:
+        for launch in launches:
+            if launch.status == status:
+                return status, launch.reason
+    return "ok", None
+
+
+def _training(launch: Launch) -> tuple[object, ...]:
+    """What decides how the weights move: the batch of a parity launch is its own, its size may be."""
+    return (
+        launch.workload, launch.strategy, launch.device_type, launch.devices, launch.accumulation_steps,
+        tuple(sorted(launch.settings)),
+    )  # fmt: skip
+
+
+def _parity(timed: Launch, checked: _Checked) -> Parity:
+    reduced = None
+    if timed.precision != "fp32" and (own := checked.get((*_training(timed), timed.precision))):
+        found = own.of("parity_error")
+        reduced = found.value if found else None
+    result = checked.get((*_training(timed), "fp32"))
+    if result is None:
+        return Parity(reduced_precision_error=reduced)
+    found = result.estimates.get(("parity_error", None))
+    if result.status != "ok" and found is None:
+        return Parity(status=result.status, reason=result.reason, reduced_precision_error=reduced)
+    error, note = (found.value, found.note) if found else (None, "the parity launch left no value")
+    if error is None or not math.isfinite(error):
+        return Parity(status="missed", reason=note or "no finite value", reduced_precision_error=reduced)
+    if note and note.startswith(LOSSY):
+        return Parity(error=error, status="no verdict", reason=note, reduced_precision_error=reduced)
+    missed = error > PARITY_LIMIT or result.status != "ok"
+    reason = result.reason or f"parity error {error:.1e} is above the limit of {PARITY_LIMIT:.0e}" if missed else None
+    return Parity(error=error, status="missed" if missed else "ok", reason=reason, reduced_precision_error=reduced)

@@ -1,0 +1,118 @@
+"""The findings of a run in words: what was fastest, and what there is to doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.analysis.estimates import TOO_FEW
+from bench.analysis.intervals import Interval, ratio_interval
+from bench.analysis.summary import EMULATED, Ratio, Row, WorkloadSummary
+from bench.recording.reader import RunData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A reason to distrust figures: what it is, and where it was seen."""
+
+    title: str
+    seen: tuple[str, ...]
+
+
+def number(value: float) -> str:
+    """Four significant digits with thousands separated, e.g. 1,234 or 82.60; powers of ten below 0.0001 only."""
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:#.4g}".removesuffix(".")
+
+
+def times(interval: Interval) -> str:
+    """A ratio as text, e.g. `1.94 times (1.90 to 1.98)`."""
+    text = f"{interval.value:.2f} times"
+    if interval.low is None or interval.high is None:
+        return f"{text} ({TOO_FEW} for an interval)"
+    return f"{text} ({interval.low:.2f} to {interval.high:.2f})"
+
+
+def verdict(summary: WorkloadSummary) -> str:
+    """One or two sentences: the fastest among the ranked cases, its factors, and whether its lead is sure."""
+    best = summary.fastest
+    if best is None or best.throughput is None:
+        reasons = sorted({row.excluded for row in summary.rows if row.excluded})
+        return f"Nothing can be ranked: every case is left out ({', '.join(reasons)})."
+    axes = best.result.axes
+    devices = "1 device" if axes.num_devices == 1 else f"{axes.num_devices} devices"
+    count = len(summary.ranked)
+    among = "the only case that can be ranked" if count == 1 else f"the fastest of the {count} ranked cases"
+    setting = f"{devices}, global batch {axes.global_batch_size}, {axes.precision}"
+    words = [f"{best.label} ({setting}) was {among} at {number(best.throughput.value)} samples/s"]
+    if factors := _factors(best):
+        words.append(f": {factors}")
+    return "".join(words) + "." + _lead(summary.ranked)
+
+
+def _factors(best: Row) -> str:
+    found: Sequence[tuple[str, Ratio | None]] = (("single", best.versus_single), ("dp", best.versus_dp))
+    sound = [(name, ratio) for name, ratio in found if ratio and ratio.basis != EMULATED]
+    return " and ".join(f"{times(ratio.interval)} {name} at the {ratio.basis}" for name, ratio in sound)
+
+
+def _lead(ranked: Sequence[Row]) -> str:
+    """Which of the others cannot be told from the fastest, by the interval of the ratio."""
+    best, *others = ranked
+    unclear, unknown = [], []
+    for row in others:
+        if best.throughput is None or row.throughput is None:
+            continue
+        inside = ratio_interval(best.throughput.launches, row.throughput.launches).contains(1.0)
+        if inside is None:
+            unknown.append(row.title)
+        elif inside:
+            unclear.append(row.title)
+    text = ""
+    if unclear:
+        text += f" Its lead over {_listed(unclear)} is unclear: the interval of their ratio includes 1."
+    if unknown:
+        text += f" How sure its lead over {_listed(unknown)} is cannot be said: {TOO_FEW}."
+    return text
+
+
+def _listed(titles: Sequence[str]) -> str:
+    shown = "; ".join(titles[:3])
+    return f"{shown} and {len(titles) - 3} more" if len(titles) > 3 else shown
+
+
+def banner(data: RunData) -> str | None:
+    """What must be read before any figure of the run, on every screen; None where there is nothing to say."""
+    if data.run.device_type == "cpu":
+        return "CPU run: it shows the suite working, not GPU speed; dp and balanced_dp are emulated host replicas."
+    if any(launch.oversubscribed for launch in data.launches):
+        return "Oversubscribed: a device was listed more than once; this shows the code working, not its speed."
+    return None
+
+
+def checks(data: RunData, summaries: Iterable[WorkloadSummary]) -> tuple[Check, ...]:
+    """Every reason to distrust a figure of the run, the gravest first; empty where there is none."""
+    rows = [(f"{summary.workload}: {row.title}", row) for summary in summaries for row in summary.rows]
+    found = {
+        "Not read and set aside": list(data.problems),
+        "The run has no recorded end: it was stopped, or still runs": [] if data.run.finished_at else [data.run.run_id],
+        "About the whole run": list(data.run.notes),
+        "Parity missed: it does not train what one device trains": [
+            f"{name}: {row.parity.reason}" for name, row in rows if row.parity.status == "missed"
+        ],
+        "Parity not known: its check did not end ok, or did not run": [
+            f"{name}: {row.parity.reason or row.parity.status or 'not checked'}"
+            for name, row in rows
+            if row.result.status == "ok" and row.parity.status not in ("ok", "missed", "no verdict")
+        ],
+        "Did not end ok": [
+            f"{name}: {row.result.status}, {row.result.reason or 'no reason recorded'}"
+            for name, row in rows
+            if row.result.status not in ("ok", "skipped")
+        ],
+        "Emulated by host replicas: correctness only, not ranked": [n for n, row in rows if row.result.emulated],
+        "Oversubscribed, not ranked": [n for n, row in rows if row.result.oversubscribed],
+        "Doubt about the figures": [f"{name}: {note}" for name, row in rows for note in row.notes],
+    }
+    return tuple(Check(title=title, seen=tuple(seen)) for title, seen in found.items() if seen)

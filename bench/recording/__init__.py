@@ -1,0 +1,1 @@
+"""From one environment to parquet files and back. No torch here."""

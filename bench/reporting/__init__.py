@@ -1,0 +1,1 @@
+"""From comparisons to a page and a terminal table. No torch here."""

@@ -1,0 +1,76 @@
+"""The comparison on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bench.analysis.summary import SAME_PER_DEVICE, WorkloadSummary, summarise
+from bench.analysis.wording import banner, checks, verdict
+from bench.recording.reader import RunData
+from bench.reporting.cells import Cell, Line, lines
+
+_SHOWN = 5
+
+
+def print_summary(data: RunData, console: Console) -> None:
+    """Per workload one table with every case and one sentence on the fastest, then the doubts.
+
+    Names are printed as they are, never read as markup.
+    """
+    if notice := banner(data):
+        console.print(Text(notice, style="bold yellow"))
+    summaries = summarise(data)
+    if not summaries:
+        console.print(Text(f"run {data.run.run_id} holds no timed case"))
+    for summary in summaries:
+        console.print(_table(summary, data.run.device_type))
+        console.print(Text(verdict(summary), style="bold"))
+        console.print()
+    for check in checks(data, summaries):
+        console.print(Text(f"! {check.title}", style="yellow"))
+        for item in check.seen[:_SHOWN]:
+            console.print(Text(f"    {item}"))
+        if len(check.seen) > _SHOWN:
+            console.print(Text(f"    and {len(check.seen) - _SHOWN} more; the report lists all"))
+
+
+def _table(summary: WorkloadSummary, device_type: str) -> Table:
+    title = f"{summary.workload}: {summary.size_text}, {summary.data} data"
+    table = Table(title=Text(title), title_justify="left", show_edge=False, pad_edge=False)
+    memory = "memory a device" if device_type == "cuda" else "process memory"
+    table.add_column("strategy", overflow="fold", min_width=8)
+    for name in ("devices", "batch", "samples/s", "step", "vs single", "vs dp", memory):
+        table.add_column(name, justify="right")
+    table.add_column("parity")
+    table.add_column("status", overflow="fold", min_width=8)
+    for line in lines(summary):
+        table.add_row(*_cells(line), style="" if line.ranked else "dim")
+    return table
+
+
+def _cells(line: Line) -> list[Text]:
+    name = Text(line.label)
+    if line.marks:
+        name.append(f" [{', '.join(line.marks)}]", style="green" if "fastest" in line.marks else "yellow")
+    failed = line.status.value != "ok"
+    status = ": ".join(part for part in (line.status.value, line.status.detail) if part)
+    return [
+        name,
+        Text(line.devices),
+        Text(f"{line.batch} {line.precision}"),
+        _two(line.throughput),
+        Text(line.step.value),
+        _two(line.versus_single, SAME_PER_DEVICE),
+        _two(line.versus_dp),
+        _two(line.memory),
+        Text(str(line.parity), style="red" if "missed" in line.parity.detail else ""),
+        Text(status, style="red" if failed else ""),
+    ]
+
+
+def _two(cell: Cell, long: str = "\0") -> Text:
+    """The figure, and what qualifies it below."""
+    below = [cell.range or cell.detail.replace(long, "per device")]
+    return Text("\n".join([cell.value, *filter(None, below)]))

@@ -1,0 +1,102 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.analysis.summary import Row, WorkloadSummary, strategy_label, summarise
+from bench.analysis.wording import banner, checks, number, verdict
+from bench.recording.reader import read_run
+from bench.schema import Case, NameValue
+from tests.recording.made_up import cpu_run, gpu_run, made_case, made_run, write_run
+
+Plan = list[tuple[Case, list[float], list[float | None]]]
+
+
+def by_title(summary: WorkloadSummary) -> dict[str, Row]:
+    return {row.title: row for row in summary.rows}
+
+
+def test_ratios_ranking_and_reasons_of_a_gpu_run(tmp_path: Path) -> None:
+    summary = summarise(read_run(gpu_run(tmp_path)))[0]
+    rows = by_title(summary)
+    assert [row.result.axes.strategy for row in summary.ranked[:2]] == ["ddp", "fsdp"]
+    assert summary.fastest is rows["ddp, 4 devices, batch 256"]
+    excluded = {title: row.excluded for title, row in rows.items() if row.excluded}
+    assert excluded == {
+        "fsdp1, 4 devices, batch 256": "parity missed",
+        "ddp, 4 devices, batch 4096": "oom",
+        "balanced_dp, 2 devices, batch 128": "skipped",
+        "fsdp, 2 devices, batch 128": "error",
+    }
+    ddp = rows["ddp, 4 devices, batch 256"]
+    assert ddp.versus_single and ddp.versus_dp and ddp.throughput
+    assert ddp.versus_single.against == "single, 1 device, batch 256"
+    assert ddp.versus_single.interval.value == pytest.approx(4650 / 1290, rel=0.02)
+    assert ddp.versus_dp.against == "dp (loss on replica), 4 devices, batch 256", "the better of both"
+    assert len(ddp.throughput.launches) == 6 and ddp.throughput.smallest < ddp.throughput.value < ddp.throughput.largest
+    assert ddp.memory == tuple(value * 2**30 for value in (20.0, 21.0, 22.0, 23.0))
+    text = verdict(summary)
+    assert text.startswith("ddp (4 devices, global batch 256, bf16) was the fastest of the 7 ranked cases")
+    assert "times (3." in text and "single at the same global batch and 1.5" in text
+    assert "lead over fsdp, 4 devices, batch 256 is unclear" in text
+
+
+def test_by_hand_with_one_launch_at_the_batch_per_device(tmp_path: Path) -> None:
+    plan: Plan = [(made_case("single", 1, 32), [100.0], []), (made_case("ddp", 2, 64), [150.0], [])]
+    (summary,) = summarise(read_run(write_run(tmp_path, plan)))
+    ratio = by_title(summary)["ddp, 2 devices, batch 64"].versus_single
+    assert ratio and ratio.basis == "same batch per device"
+    assert ratio.interval.value == pytest.approx(1.5) and ratio.interval.low is None
+    assert "1.50 times (too few launches for an interval) single at the same batch per device" in verdict(summary)
+    assert "cannot be said: too few launches" in verdict(summary)
+
+
+def test_references_share_precision_and_levers(tmp_path: Path) -> None:
+    compiled = {"compile": "on"}
+    plan: Plan = [
+        (made_case("single", 1, 64), [100.0], []),
+        (made_case("single", 1, 64, settings=compiled), [200.0], []),
+        (made_case("single", 1, 64, precision="fp32"), [50.0], []),
+        (made_case("ddp", 2, 64), [150.0], []),
+        (made_case("ddp", 2, 64, settings={**compiled, "bucket_cap_mb": "5"}), [300.0], []),
+        (made_case("ddp", 2, 64, precision="fp32"), [80.0], []),
+    ]
+    (summary,) = summarise(read_run(write_run(tmp_path, plan)))
+    ratios = [row.versus_single.interval.value for row in summary.rows if row.versus_single]
+    assert ratios == pytest.approx([1.5, 1.5, 1.6])
+
+
+def test_a_cpu_run_ranks_no_replica_and_says_what_it_is(tmp_path: Path) -> None:
+    data = read_run(cpu_run(tmp_path))
+    (summary,) = summarise(data)
+    rows = by_title(summary)
+    assert rows["dp, 2 devices"].excluded == "emulated" and rows["ddp, 2 devices"].versus_dp is None
+    assert rows["dp, 2 devices"].memory == (2**29, None)
+    assert "not GPU speed" in (banner(data) or "")
+    assert "Emulated by host replicas: correctness only, not ranked" in [item.title for item in checks(data, [summary])]
+
+
+def test_oversubscribed_cases_are_not_ranked(tmp_path: Path) -> None:
+    data = read_run(write_run(tmp_path, [(made_case("ddp", 2, 64, devices=(0, 0)), [10.0, 11.0], [])]))
+    (summary,) = summarise(data)
+    assert verdict(summary) == "Nothing can be ranked: every case is left out (oversubscribed)."
+    assert summary.fastest is None and "Oversubscribed" in (banner(data) or "")
+
+
+def test_checks_of_a_gpu_run(tmp_path: Path) -> None:
+    data = read_run(gpu_run(tmp_path))
+    assert banner(data) is None
+    data = replace(data, problems=("x: set aside",), run=made_run())
+    found = {check.title.split(":")[0]: check.seen for check in checks(data, summarise(data))}
+    assert list(found) == [
+        "Not read and set aside", "The run has no recorded end", "About the whole run", "Parity missed",
+        "Parity not known", "Did not end ok", "Doubt about the figures",
+    ]  # fmt: skip
+    assert found["Parity missed"][0].startswith("resnet50: fsdp1, 4 devices, batch 256: parity error 9.0e-01")
+    assert len(found["Did not end ok"]) == 2, "a skip is data, not a failure"
+    assert found["Doubt about the figures"][0].endswith("too few launches")
+
+
+def test_words() -> None:
+    assert strategy_label("dp", (NameValue(name="loss_on", value="replica"),)) == "dp (loss on replica)"
+    assert [number(value) for value in (1234.5, 82.6, 0.5, 0.0, 999.99)] == ["1,234", "82.60", "0.5000", "0", "1000"]

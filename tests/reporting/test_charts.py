@@ -1,0 +1,68 @@
+import re
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib
+import pytest
+
+from bench.reporting.charts import COLOURS, Bar, bar_chart
+from bench.reporting.units import scale_of
+from tests.recording.made_up import NASTY
+
+BARS = [
+    Bar(label="ddp", strategy="ddp", value=0.010, low=0.009, high=0.011, points=(0.0095, 0.0105)),
+    Bar(label=NASTY, strategy="mine", value=0.020, remark="emulated", faint=True),
+    Bar(label="bell \x07 escape \x1b[31m \ufffe\n second $\\frac{1}{2}", strategy="dp", value=0.001),
+]
+
+
+def chart(prefix: str = "a") -> str:
+    return bar_chart(BARS, unit="s", title=f"mnist: {NASTY}", prefix=prefix)
+
+
+def test_text_is_text_and_harmless() -> None:
+    svg = chart()
+    root = ElementTree.fromstring(svg)
+    texts = ["".join(item.itertext()) for item in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "ddp" in texts and "10.00" in texts and "ms" in texts
+    assert any(text.startswith("<img src=x onerror=alert(1)></script>$x_1$ 模型") for text in texts)
+    assert any("$\\frac{1}{2}" in text for text in texts)
+    assert "<img" not in svg and "</script" not in svg and "\x1b" not in svg
+
+
+def test_the_page_decides_on_colours_and_nothing_hides_it() -> None:
+    svg = chart()
+    assert "currentColor" in svg and "#010203" not in svg
+    assert not re.search(r"fill: (#ffffff|white)", svg)
+    assert "<style" not in svg and "metadata" not in svg and "DejaVu" not in svg
+    assert COLOURS["ddp"] in svg
+
+
+def test_two_charts_of_one_page_share_no_id_and_a_chart_is_reproducible() -> None:
+    first, second = chart("w0-rate"), chart("w1-rate")
+    ids = [re.findall(r' id="([^"]+)"', svg) for svg in (first, second)]
+    assert len(ids[0]) == len(set(ids[0])) and not set(ids[0]) & set(ids[1])
+    for svg, known in zip((first, second), ids, strict=True):
+        used = re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', svg)
+        assert used and all((a or b) in known for a, b in used)
+    assert chart("w0-rate") == first
+    assert matplotlib.rcParams["svg.hashsalt"] is None, "no global state is left behind"
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "text"),
+    [
+        ([2 * 2**30, 2**20], "bytes", "2.000 GiB"),
+        ([1.5 * 2**20], "bytes", "1.500 MiB"),
+        ([0.25, None], "s", "250.0 ms"),
+        ([4e-5], "s", "40.00 µs"),
+        ([2.0], "s", "2.000 s"),
+        ([0.0], "s", "0 s"),
+        ([2000.0], "samples/s", "2,000 samples/s"),
+    ],
+)
+def test_one_unit_for_a_chart(values: list[float | None], unit: str, text: str) -> None:
+    assert scale_of(values, unit).text(values[0] or 0.0) == text
+
+
+def test_one_bar_of_zero_draws() -> None:
+    assert "<svg" in bar_chart([Bar(label="x", strategy="ddp", value=0.0)], unit="s", title="x", prefix="z")

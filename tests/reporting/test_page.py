@@ -1,0 +1,118 @@
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bench.errors import ResultsError
+from bench.recording.reader import read_run
+from bench.reporting.page import render, render_page
+from bench.schema import Run
+from tests.recording.made_up import NASTY, cpu_run, gpu_run, made_case, made_run, write_run
+
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+class Reader(HTMLParser):
+    """Collects what a browser would act on, and checks that elements nest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def parsed(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+@pytest.fixture(scope="module")
+def gpu_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return render_page(read_run(gpu_run(tmp_path_factory.mktemp("gpu"))))
+
+
+def test_the_page_is_one_file_without_scripts_or_requests(gpu_page: str) -> None:
+    reader = parsed(gpu_page)
+    assert not {"script", "img", "link", "iframe", "object"} & set(reader.tags)
+    assert not [name for name, _ in reader.attributes if name.startswith("on")]
+    targets = [value for name, value in reader.attributes if name in ("href", "src", "xlink:href")]
+    assert targets and all(value.startswith("#") for value in targets)
+    assert "@import" not in gpu_page and not re.search(r"url\((?!#)", gpu_page)
+    ids = [value for name, value in reader.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+
+
+def test_nasty_names_are_shown_as_they_are(gpu_page: str) -> None:
+    assert gpu_page.count("<img") == 0 and "</script" not in gpu_page
+    assert NASTY in parsed(gpu_page).text
+
+
+def test_everything_is_shown(gpu_page: str) -> None:
+    text = " ".join(" ".join(parsed(gpu_page).text).split())
+    for words in (
+        "was the fastest of the 7 ranked cases", "rank 2: CUDA out of memory", "gpu0_bsz 80 is above 128 // 2 = 64",
+        "Traceback (most recent call last)", "parity error 9.0e-01 is above", "too few launches", "NCCL_DEBUG WARN",
+        "torch 2.14.1", "GPU-3", "NUMA node of GPU 2 unknown", "All 59 launches",
+    ):  # fmt: skip
+        assert words in text
+    for column in Run.__dataclass_fields__:
+        assert column in text
+    assert 'class="notice"' not in gpu_page
+
+
+def test_a_cpu_run_and_an_oversubscribed_one_say_so_on_every_screen(tmp_path: Path) -> None:
+    page = render_page(read_run(cpu_run(tmp_path)))
+    assert page.index("not GPU speed") < page.index("<h1>") and ".notice { position: sticky" in page
+    run = made_run(run_id="twice")
+    twice = write_run(tmp_path, [(made_case("ddp", 2, 64, devices=(0, 0)), [10.0], [])], run=run)
+    assert "Oversubscribed: a device was listed more than once" in render_page(read_run(twice))
+
+
+def test_a_run_of_failures_and_one_without_an_environment_render(tmp_path: Path) -> None:
+    failed = [(made_case("ddp", 2, 64), {"status": "error", "reason": "boom"})]
+    folder = write_run(tmp_path, [], failed=failed)
+    assert "Nothing can be ranked" in render_page(read_run(folder))
+    (folder / "run.parquet").write_bytes(b"")
+    text = render_page(read_run(folder))
+    assert "run.parquet: set aside, the file is empty" in text and "unknown" in text
+
+
+def test_a_run_without_a_launch_renders(tmp_path: Path) -> None:
+    assert "holds no timed case" in render_page(read_run(write_run(tmp_path, [])))
+
+
+def test_render_writes_under_the_name_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = cpu_run(tmp_path / "results")
+    data = read_run(folder)
+    monkeypatch.setattr(
+        "bench.reporting.page.read_run", lambda _: replace(data, run=replace(data.run, run_id="../../escape"))
+    )
+    path = render(folder, tmp_path / "reports")
+    assert path == tmp_path / "reports" / f"{folder.name}.html"
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsError, match="cannot write"):
+        render(folder, tmp_path / "file")
