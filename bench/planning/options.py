@@ -1,0 +1,157 @@
+"""What was typed, checked: every option of a run, with its meaning said once.
+
+Errors are UsageErrors that list what exists or name both numbers; nothing is measured then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import strategies, workloads
+from bench.errors import UnknownNameError, UsageError
+from bench.levers import LEVERS, Lever
+from bench.measuring.machine import Machine
+from bench.planning.presets import PRESETS, Preset
+from bench.schema import NameValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyChoice:
+    """A strategy with options of its own: `balanced_dp:gpu0_bsz=2`."""
+
+    name: str
+    settings: tuple[NameValue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options of a run as they were typed; None where nothing was."""
+
+    preset: str | None = None
+    device_type: str = "auto"
+    devices: str | None = None
+    strategies: str | None = None
+    workloads: str | None = None
+    global_batch_size: str | None = None
+    batch_per_device: str | None = None
+    precision: str | None = None
+    levers: str | None = None
+    data: str | None = None
+    data_root: Path | None = None
+    launches: int | None = None
+    rounds: int | None = None
+    launch_timeout: float | None = None
+    run_id: str | None = None
+    results: Path = Path("results")
+    reports: Path = Path("reports")
+    seed: int = 0
+    dry_run: bool = False
+
+
+def choose_preset(options: RunOptions, machine: Machine) -> Preset:
+    """The preset asked for; by default standard on GPUs and quick on CPUs."""
+    name = options.preset or ("standard" if machine.device_type == "cuda" else "quick")
+    if name not in PRESETS:
+        raise UnknownNameError("preset", name, PRESETS)
+    return PRESETS[name]
+
+
+def choose_devices(options: RunOptions, machine: Machine) -> tuple[int, ...]:
+    """Ordinals from `--devices N` (the first N) or `--devices 0,2` (a list; twice the same is allowed).
+
+    By default all GPUs, or two CPU workers. UsageError names what was asked for and what there is.
+    """
+    there = len(machine.devices)
+    word = "GPU" if machine.device_type == "cuda" else "CPU core"
+    have = f"this machine has {there} {word}{'s' if there != 1 else ''}"
+    if options.devices is None:
+        if machine.device_type == "cuda":
+            return tuple(range(there))
+        return (0, 1) if there > 1 else (0, 0)
+    text = options.devices.strip()
+    try:
+        listed = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise UsageError(f"--devices {text!r} is neither a number nor a list such as 0,1; {have}") from None
+    if "," in text:
+        wrong = [ordinal for ordinal in listed if not 0 <= ordinal < there]
+        if wrong or not listed:
+            raise UsageError(f"--devices {text} names device {wrong[0] if wrong else 'nothing'}, but {have}, from 0")
+        return tuple(listed)
+    if not listed or not 1 <= listed[0] <= there:
+        twice = ",".join(["0"] * min(max(listed[0], 2), 4)) if listed and listed[0] > 0 else "0,0"
+        raise UsageError(
+            f"--devices {text} asks for {text} devices, but {have}; use 1 to {there}, or list a device more than "
+            f"once (--devices {twice}) to try the code, not its speed"
+        )
+    return tuple(range(listed[0]))
+
+
+def choose_strategies(options: RunOptions, preset: Preset) -> list[StrategyChoice]:
+    """`--strategies dp,balanced_dp:gpu0_bsz=2`; the preset's by default. UsageError lists what exists."""
+    if options.strategies is None:
+        return [StrategyChoice(name=name) for name in preset.strategies]
+    return [_strategy(part) for part in _parts(options.strategies, "--strategies")]
+
+
+def _strategy(text: str) -> StrategyChoice:
+    name, _, rest = text.partition(":")
+    strategy = strategies.registry.get(name)
+    settings = []
+    for item in filter(None, rest.split(":")):
+        key, equals, value = item.partition("=")
+        option = next((known for known in strategy.options if known.name == key), None)
+        if option is None:
+            raise UnknownNameError(f"option of {name}", key, [known.name for known in strategy.options])
+        if not equals:
+            raise UsageError(f"{name}:{item} lacks a value; write {name}:{key}=VALUE")
+        if option.check(value) != option.default:
+            settings.append(NameValue(name=key, value=value))
+    return StrategyChoice(name=name, settings=tuple(sorted(settings)))
+
+
+def choose_workloads(options: RunOptions) -> list[str]:
+    """`--workloads` in the order given, all by default. UsageError lists what exists."""
+    if options.workloads is None:
+        return workloads.registry.names()
+    names = _parts(options.workloads, "--workloads")
+    for name in names:
+        workloads.registry.get(name)
+    return names
+
+
+def choose_levers(options: RunOptions) -> list[tuple[Lever, str]]:
+    """Settings from `--precision` and `--levers name=value,...`. UsageError lists what exists."""
+    known = {lever.name: lever for lever in LEVERS}
+    chosen = []
+    for item in _parts(options.levers, "--levers") if options.levers is not None else []:
+        name, equals, value = item.partition("=")
+        if name not in known:
+            raise UnknownNameError("lever", name, known)
+        if not equals:
+            raise UsageError(f"--levers {item} lacks a value; write {name}=VALUE")
+        chosen.append((known[name], value))
+    if options.precision is not None:
+        chosen.append((known["precision"], options.precision))
+    return chosen
+
+
+def choose_batches(text: str | None, option: str) -> list[int]:
+    """Batch sizes from a list such as `64,128`; empty when the option was not given."""
+    if text is None:
+        return []
+    batches = []
+    for part in _parts(text, option):
+        if not part.isdecimal() or int(part) < 1:
+            raise UsageError(f"{option} {part!r} is not a number of samples; write 1 or more, e.g. {option} 64")
+        batches.append(int(part))
+    return batches
+
+
+def _parts(text: str, option: str) -> list[str]:
+    parts: Sequence[str] = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise UsageError(f"{option} is empty; leave it out for the default")
+    return list(dict.fromkeys(parts))

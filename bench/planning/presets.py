@@ -1,0 +1,65 @@
+"""Presets: how much is measured, and how long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bench.measuring.launch import RoundPlan
+from bench.measuring.steady import WarmupRule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """How much a run measures.
+
+    launch_seconds: what one launch is expected to take, for the plan that is printed first;
+    intermediate_devices: measure at 2, 4, 8 devices too, not only at all of them;
+    low_precision: bf16 autocast for workloads that ask for it, where the card has it.
+    """
+
+    name: str
+    meaning: str
+    launches: int
+    plan: RoundPlan
+    launch_seconds: float
+    launch_timeout_seconds: float
+    strategies: tuple[str, ...] = ("single", "dp", "balanced_dp", "ddp", "fsdp")
+    intermediate_devices: bool = True
+    low_precision: bool = True
+
+
+PRESETS: Mapping[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            name="quick",
+            meaning="small sizes, 2 launches a case: shows that everything works (default on CPU)",
+            launches=2,
+            plan=RoundPlan(
+                rounds=5, round_seconds=0.1, warmup=WarmupRule(tolerance=0.15, max_rounds=5, max_seconds=2.0)
+            ),
+            launch_seconds=4.5,
+            launch_timeout_seconds=180.0,
+            intermediate_devices=False,
+            low_precision=False,
+        ),
+        Preset(
+            name="standard",
+            meaning="real sizes, 6 launches a case, 1 to all devices, at most about 45 minutes (default on GPU)",
+            launches=6,
+            plan=RoundPlan(rounds=10, round_seconds=0.3, warmup=WarmupRule(max_rounds=12, max_seconds=6.0)),
+            launch_seconds=8.0,
+            launch_timeout_seconds=300.0,
+        ),
+        Preset(
+            name="full",
+            meaning="as standard, with 12 launches a case and the older FSDP1 as well",
+            launches=12,
+            plan=RoundPlan(rounds=10, round_seconds=0.3, warmup=WarmupRule(max_rounds=12, max_seconds=6.0)),
+            launch_seconds=8.0,
+            launch_timeout_seconds=600.0,
+            strategies=("single", "dp", "balanced_dp", "ddp", "fsdp", "fsdp1"),
+        ),
+    )
+}

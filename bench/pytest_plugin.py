@@ -1,0 +1,309 @@
+"""pytest's side of a run: options, scenario parameters, order, progress, and the end of it.
+
+A scenario is a module with `cases(plan) -> list[Case]` and tests that use the fixtures
+`measure` (one timed launch) and `parity` (one check of the training). Each launch is a test.
+pytest-benchmark is driven natively: after a launch its rounds are replayed under a timer that
+advances by their duration, so that its tables and files hold seconds per step.
+"""
+
+from __future__ import annotations
+
+import random
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError
+from bench.planning.cli import add_options, read_options
+from bench.planning.plan import Plan, make_plan, reason_to_skip
+from bench.running.machinery import Machinery, open_run
+from bench.running.progress import Progress, write_plan, write_report, write_summary
+from bench.running.session import Finished, RunSession
+from bench.schema import Case, Launch, Trace
+
+Measure = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchItem:
+    """The parameter of a scenario's test: which launch of which case."""
+
+    case: Case
+    launch: int
+
+    def __str__(self) -> str:
+        return str(self.case) if self.case.purpose == "parity" else f"{self.case}-launch{self.launch}"
+
+
+@dataclass(slots=True)
+class State:
+    """What the hooks of one pytest session share."""
+
+    machinery: Machinery = field(default_factory=Machinery)
+    plan: Plan | None = None
+    refusal: str | None = None
+    session: RunSession | None = None
+    progress: Progress | None = None
+
+
+STATE = pytest.StashKey[State]()
+FINISHED = pytest.StashKey[Finished]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser.getgroup("dpbench", "dpbench: compare data-parallel strategies"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STATE] = State()
+    distributed = getattr(config.option, "numprocesses", None) or getattr(config.option, "tx", None)
+    if distributed and any("scenarios" in argument for argument in config.args):
+        raise pytest.UsageError(XDIST_REFUSAL)
+
+
+XDIST_REFUSAL = (
+    "launches must run one at a time, since each uses every device and core: run the scenarios without "
+    "pytest-xdist (leave out -n, or add -p no:xdist)"
+)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per launch of each case that the module's `cases(plan)` names."""
+    fixture = next((name for name in ("measure", "parity") if name in metafunc.fixturenames), None)
+    make_cases = getattr(metafunc.module, "cases", None)
+    if fixture is None or make_cases is None:
+        return
+    items: list[LaunchItem] = []
+    plan = _plan(metafunc.config)
+    if plan is not None:
+        cases: list[Case] = make_cases(plan)
+        items = _parity_items(cases, plan) if fixture == "parity" else _timing_items(cases, plan)
+    metafunc.parametrize(fixture, items, ids=[str(item) for item in items], indirect=True)
+
+
+def _timing_items(cases: list[Case], plan: Plan) -> list[LaunchItem]:
+    """Every launch of every case; one of a case that is known to be skipped."""
+    items = []
+    for case in cases:
+        launches = 1 if reason_to_skip(case, plan.machine, None) else plan.launches
+        items += [LaunchItem(case=case, launch=launch) for launch in range(launches)]
+    return items
+
+
+def _parity_items(cases: list[Case], plan: Plan) -> list[LaunchItem]:
+    """One check per way of training among the cases that will run, and in fp32 too where they are lossy."""
+    wanted = plan.parity_cases(case for case in cases if not reason_to_skip(case, plan.machine, None))
+    return [LaunchItem(case=case, launch=0) for case in wanted]
+
+
+def _plan(config: pytest.Config) -> Plan | None:
+    """The run's plan, made when the first scenario is collected; None when it was refused."""
+    state = config.stash[STATE]
+    if state.plan is None and state.refusal is None:
+        try:
+            if hasattr(config, "workerinput"):
+                raise BenchError(XDIST_REFUSAL)
+            options = read_options(config.option)
+            state.plan = make_plan(options, state.machinery.find(options.device_type))
+        except BenchError as error:
+            state.refusal = str(error)
+    return state.plan
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Parity first, then launch by launch, each time in a new seeded random order."""
+    state = config.stash[STATE]
+    if state.refusal is not None:
+        raise pytest.UsageError(state.refusal)
+    if state.plan is None:
+        return
+    order = random.Random(state.plan.options.seed)
+    launches = [item for item in items if _launch_item(item) is not None]
+    # A scenario without a case in this run leaves one unparametrized test behind.
+    empty = [item for item in items if _launch_item(item) is None and _is_scenario(item)]
+    others = [item for item in items if _launch_item(item) is None and not _is_scenario(item)]
+    config.hook.pytest_deselected(items=empty)
+    order.shuffle(launches)
+    launches.sort(key=_turn)
+    items[:] = others + launches
+
+
+def _launch_item(item: pytest.Item) -> LaunchItem | None:
+    callspec = getattr(item, "callspec", None)
+    found = [value for value in callspec.params.values() if isinstance(value, LaunchItem)] if callspec else []
+    return found[0] if found else None
+
+
+def _is_scenario(item: pytest.Item) -> bool:
+    return hasattr(getattr(item, "module", None), "cases") and not {"measure", "parity"}.isdisjoint(_fixtures(item))
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])
+
+
+def _turn(item: pytest.Item) -> int:
+    launch = _launch_item(item)
+    assert launch is not None
+    return -1 if launch.case.purpose == "parity" else launch.launch
+
+
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Say what will happen; on a dry run stop there; else make everything ready before the first launch."""
+    config, state = session.config, session.config.stash[STATE]
+    items = [launch for item in session.items if (launch := _launch_item(item)) is not None]
+    if state.plan is None or not items or config.option.collectonly:
+        return None
+    reporter = _reporter(config)
+    try:
+        run = state.machinery.describe(state.plan, shlex.join(sys.argv))
+        write_plan(reporter, state.plan, run, [item.case for item in items], dry_run=state.plan.options.dry_run)
+        if state.plan.options.dry_run:
+            return True
+        state.session = open_run(state.plan, state.machinery, run)
+    except BenchError as error:
+        raise pytest.UsageError(str(error)) from None
+    state.progress = Progress(reporter, state.plan, [item.case for item in items])
+    for problem in state.session.prepare([item.case for item in items]):
+        reporter.write_line(problem, red=True)
+    return None
+
+
+def _reporter(config: pytest.Config) -> Any:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    assert reporter is not None
+    return reporter
+
+
+class ReplayClock:
+    """A timer that stands still but for `advance`; pytest-benchmark reads it."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+    def timer(self) -> Callable[[], float]:
+        def replayed_seconds_per_step() -> float:
+            return self._now
+
+        return replayed_seconds_per_step
+
+
+@pytest.fixture
+def replay_clock(request: pytest.FixtureRequest) -> ReplayClock:
+    """Set before `benchmark` is made, which takes its timer from the marker."""
+    clock = ReplayClock()
+    group = request.node.callspec.params["measure"].case.workload
+    request.node.add_marker(pytest.mark.benchmark(timer=clock.timer(), group=group))
+    return clock
+
+
+@pytest.fixture
+def measure(request: pytest.FixtureRequest, replay_clock: ReplayClock, benchmark: Any) -> Iterator[Measure]:
+    """Run one timed launch, record it, and hand its rounds to pytest-benchmark."""
+    item: LaunchItem = request.param
+
+    def run() -> None:
+        finished = _session(request.config).time(item.case, item.launch)
+        request.node.stash[FINISHED] = finished
+        _conclude(finished.row)
+        assert finished.trace is not None
+        _replay(benchmark, replay_clock, finished.trace, finished.row)
+
+    yield run
+
+
+@pytest.fixture
+def parity(request: pytest.FixtureRequest) -> Measure:
+    """Check that a case trains what one device trains, in a launch of its own."""
+    item: LaunchItem = request.param
+
+    def run() -> None:
+        finished = _session(request.config).check_parity(item.case)
+        request.node.stash[FINISHED] = finished
+        _conclude(finished.row)
+
+    return run
+
+
+def _session(config: pytest.Config) -> RunSession:
+    session = config.stash[STATE].session
+    if session is None:
+        pytest.fail("no run was opened for this launch", pytrace=False)
+    return session
+
+
+def _conclude(row: Launch) -> None:
+    """A test's verdict: skipped and oom are results, an error or a timeout is a failure."""
+    if row.status == "oom":
+        pytest.skip(f"out of memory (recorded): {row.reason}")
+    if row.status == "skipped":
+        pytest.skip(row.reason or "skipped")
+    if row.status != "ok":
+        where = f" (rank {row.rank}, {row.phase})" if row.rank is not None else ""
+        pytest.fail("\n".join(filter(None, [f"{row.status}{where}: {row.reason}", row.traceback])), pytrace=False)
+
+
+def _replay(benchmark: Any, clock: ReplayClock, trace: Trace, row: Launch) -> None:
+    seconds = [duration / trace.steps_per_round for duration in trace.round_seconds]
+    rounds = iter(seconds)
+    benchmark.extra_info.update(
+        case_id=row.case_id,
+        run_id=row.run_id,
+        launch=row.launch,
+        strategy=row.strategy,
+        workload=row.workload,
+        num_devices=row.num_devices,
+        global_batch_size=row.global_batch_size,
+        precision=row.precision,
+        device_type=row.device_type,
+        emulated=row.emulated,
+        samples_per_step=row.global_batch_size,
+    )
+    benchmark.pedantic(lambda: clock.advance(next(rounds, 0.0)), rounds=len(seconds), iterations=1)
+
+
+def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
+    """Launches have their own progress line instead of dots."""
+    state = config.stash.get(STATE, None)
+    if state is None or state.progress is None or report.nodeid not in state.progress.known:
+        return None
+    return (report.outcome, "", "") if report.when == "call" or not report.passed else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A progress line around every launch."""
+    state, launch = item.config.stash[STATE], _launch_item(item)
+    if state.progress is None or launch is None:
+        return (yield)
+    state.progress.start(item.nodeid, str(launch), launch.case)
+    result = yield
+    finished = item.stash.get(FINISHED, None)
+    state.progress.finish(launch.case, finished.row if finished else None, finished.trace if finished else None)
+    return result
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Compact the tables, also after a failure or Ctrl-C."""
+    state = session.config.stash[STATE]
+    if state.session is not None:
+        state.session.finish()
+        state.session.close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """What each strategy reached, and where the report lies."""
+    state = config.stash[STATE]
+    if state.session is not None and state.plan is not None:
+        write_summary(terminalreporter, state.session.folder)
+        write_report(terminalreporter, state.session.folder, state.plan.options.reports)

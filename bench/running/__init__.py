@@ -1,0 +1,1 @@
+"""A run in progress: opened, driven launch by launch, shown, recorded."""

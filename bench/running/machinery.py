@@ -1,0 +1,72 @@
+"""Opening a run: find the machine, describe the environment, refuse early what cannot work."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from bench.host import cpu_cores
+from bench.measuring.launcher import Launcher
+from bench.measuring.machine import Machine, find_machine
+from bench.planning.plan import Plan
+from bench.recording.environment import describe_run, new_run_id
+from bench.recording.files import check_writable
+from bench.running.session import RunSession
+from bench.schema import Run
+
+
+class Machinery:
+    """The launcher and the machine of a pytest session, made when they are first needed."""
+
+    def __init__(self) -> None:
+        self._launcher: Launcher | None = None
+        self._machine: Machine | None = None
+
+    @property
+    def launcher(self) -> Launcher:
+        if self._launcher is None:
+            self._launcher = Launcher(threads_per_worker=cpu_cores())
+        return self._launcher
+
+    def find(self, device_type: str) -> Machine:
+        """The devices here; UsageError when those asked for cannot be used."""
+        if self._machine is None:
+            self._machine = find_machine(device_type, self.launcher)
+        return self._machine
+
+    def describe(self, plan: Plan, command_line: str) -> Run:
+        """The run's row: its id, its options and its environment."""
+        machine, options = plan.machine, plan.options
+        used = dict.fromkeys(plan.devices)
+        return describe_run(
+            run_id=options.run_id or new_run_id(datetime.now(timezone.utc)),
+            preset=plan.preset.name,
+            device_type=machine.device_type,
+            seed=options.seed,
+            command_line=command_line,
+            devices=tuple(machine.devices[ordinal] for ordinal in used),
+            cuda_version=machine.cuda_version,
+            driver_version=machine.driver_version,
+            nccl_version=".".join(map(str, machine.nccl_version)) if machine.nccl_version else None,
+            notes=run_notes(plan),
+        )
+
+
+def run_notes(plan: Plan) -> tuple[str, ...]:
+    """What a reader of the whole run must know."""
+    notes = []
+    if plan.machine.device_type == "cpu":
+        notes.append(
+            "CPU run: it shows the suite working, not GPU speed; dp and balanced_dp are host replicas (emulated) "
+            "and are not ranked"
+        )
+    if len(set(plan.devices)) < len(plan.devices):
+        notes.append("a device is listed more than once: this tries the code, its speed means nothing")
+    return tuple(notes)
+
+
+def open_run(plan: Plan, machinery: Machinery, run: Run) -> RunSession:
+    """A session that is ready to launch. ResultsError before anything is measured where it cannot be kept."""
+    check_writable(plan.options.results)
+    check_writable(plan.options.reports)
+    machinery.launcher.threads_per_worker = max(1, cpu_cores() // len(plan.devices))
+    return RunSession(plan, machinery.launcher, run)

@@ -1,0 +1,124 @@
+"""What the terminal shows of a run: the plan, a line per launch with the time left, the end."""
+
+from __future__ import annotations
+
+import io
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench import workloads
+from bench.planning.plan import Plan
+from bench.recording.reader import read_run
+from bench.reporting.page import render
+from bench.reporting.terminal import print_summary
+from bench.schema import Case, Launch, Run, Trace
+
+COLOURS = {"ok": "green", "skipped": "yellow", "oom": "yellow", "timeout": "red", "error": "red"}
+
+
+def clock_text(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any: 2:05, 1:02:05."""
+    whole = max(0, round(seconds))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def write_plan(reporter: Any, plan: Plan, run: Run, cases: Sequence[Case], *, dry_run: bool) -> None:
+    """The devices, the number of launches, the expected time, and where results go."""
+    parity = sum(case.purpose == "parity" for case in cases)
+    timing = len(cases) - parity
+    distinct = dict.fromkeys(case for case in cases if case.purpose == "timing")
+    expected = clock_text(plan.expected_seconds(timing, parity))
+    names = ", ".join(dict.fromkeys(device.name for device in run.devices))
+    reporter.section("dpbench", sep="-")
+    reporter.write_line(f"{plan.machine.device_type}, {len(plan.devices)} devices ({names}), preset {plan.preset.name}")
+    for note in run.notes:
+        reporter.write_line(note, yellow=True)
+    reporter.write_line(
+        f"{len(distinct)} cases, {timing} launches, {parity} parity checks; about {expected} (minutes:seconds)"
+    )
+    if dry_run:
+        for case in distinct:
+            reporter.write_line(f"  {case}")
+    verb = "would be" if dry_run else "are"
+    reporter.write_line(f"results {verb} in {plan.options.results / run.run_id}, the report in {plan.options.reports}")
+
+
+class Progress:
+    """A line per launch: number of number, what it is, how it ended, what it reached, time left."""
+
+    def __init__(self, reporter: Any, plan: Plan, cases: Sequence[Case]) -> None:
+        self.known: set[str] = set()
+        self._reporter, self._plan = reporter, plan
+        self._waiting = [case.purpose for case in cases]
+        self._total, self._done, self._started = len(cases), 0, 0.0
+        self._seconds: dict[str, list[float]] = {"timing": [], "parity": []}
+        self._label = ""
+        reporter.showfspath = False
+        # Our lines carry their own count; pytest has no public switch for its percentages.
+        reporter._show_progress_info = False
+
+    def start(self, nodeid: str, label: str, case: Case) -> None:
+        """A launch begins; on a terminal its line appears at once."""
+        self.known.add(nodeid)
+        self._started = time.perf_counter()
+        self._label = f"[{self._done + 1:>{len(str(self._total))}}/{self._total}] {label}"
+        if self._reporter.isatty and self._reporter.verbosity <= 0:
+            self._reporter.rewrite(f"{self._label} ... {clock_text(self._left())} left", erase=True)
+
+    def finish(self, case: Case, row: Launch | None, trace: Trace | None) -> None:
+        """A launch is over; its line stays."""
+        self._done += 1
+        self._waiting.remove(case.purpose)
+        self._seconds[case.purpose].append(time.perf_counter() - self._started)
+        status = row.status if row is not None else "not run"
+        result = _reached(case, trace) if status == "ok" else (row.reason or "") if row is not None else ""
+        if self._reporter.isatty and self._reporter.verbosity <= 0:
+            self._reporter.rewrite("", erase=True)
+        self._reporter.ensure_newline()
+        self._reporter.write(f"{self._label}  ")
+        self._reporter.write(status, **{COLOURS.get(status, "red"): True})
+        left = f"  ({clock_text(self._left())} left)" if self._waiting else ""
+        self._reporter.write(f"  {result.splitlines()[0] if result else ''}{left}\n")
+
+    def _left(self) -> float:
+        """Expected time of what has not run (s): the mean so far of its kind, else the preset's figure."""
+        guess = {"timing": self._plan.expected_seconds(1, 0), "parity": self._plan.expected_seconds(0, 1)}
+        mean = {kind: statistics.fmean(known) if known else guess[kind] for kind, known in self._seconds.items()}
+        return sum(mean[purpose] for purpose in self._waiting)
+
+
+def _reached(case: Case, trace: Trace | None) -> str:
+    if trace is None:
+        return ""
+    if trace.parity is not None:
+        return f"parity_error {trace.parity.error:.1e}"
+    seconds = statistics.median(trace.round_seconds) / trace.steps_per_round
+    return f"{case.global_batch_size / seconds:,.1f} {workloads.registry.get(case.workload).sample_word}/s"
+
+
+def write_summary(reporter: Any, folder: Path) -> None:
+    """The table of what each strategy reached."""
+    width = reporter._tw.fullwidth if reporter.isatty else 140
+    text = io.StringIO()
+    console = Console(file=text, width=width, force_terminal=reporter.hasmarkup, highlight=False)
+    print_summary(read_run(folder), console)
+    reporter.section("dpbench")
+    reporter.write(text.getvalue())
+
+
+def write_report(reporter: Any, folder: Path, reports: Path) -> None:
+    """Render the page, and say where it and the tables lie. A failure here loses nothing that was measured."""
+    try:
+        page = render(folder, reports)
+    except Exception as error:
+        reporter.write_line(f"the report could not be rendered: {type(error).__name__}: {error}", red=True)
+        reporter.write_line(f"the tables are whole; try again with: python -m bench report {folder}")
+        return
+    reporter.write_line(f"results: {folder.resolve()}")
+    reporter.write_line(f"report:  {page.resolve()}")

@@ -1,0 +1,159 @@
+"""A run in progress: it turns cases into launches, and launches into rows on the disk.
+
+The one place where planning, measuring and recording meet:
+case -> workers -> trace -> metrics -> samples -> one parquet part, launch by launch.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TypeAlias
+
+from bench import strategies, workloads
+from bench.analysis.estimates import estimate
+from bench.errors import BenchError
+from bench.measuring.launch import Clock, LaunchResult, time_case
+from bench.measuring.launcher import Launcher
+from bench.measuring.parity import parity_of
+from bench.measuring.place import backend_for
+from bench.measuring.preflight import PreflightJob, preflight
+from bench.measuring.tasks import Job
+from bench.planning.plan import Plan, reason_to_skip
+from bench.recording.reader import read_run
+from bench.recording.writer import RunWriter
+from bench.running.rows import declared_metrics, launch_row, samples_of
+from bench.schema import Case, Launch, Outcome, Run, Trace
+from bench.workloads import DataSource
+
+Measure: TypeAlias = Callable[[Job, int], LaunchResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A launch that is on the disk, with what the scenario needs of it."""
+
+    row: Launch
+    trace: Trace | None
+
+
+class RunSession:
+    """Runs the launches of one run, one after the other, and records each at once."""
+
+    def __init__(self, plan: Plan, launcher: Launcher, run: Run) -> None:
+        self.plan, self.run = plan, run
+        self._launcher = launcher
+        self._writer = RunWriter(plan.options.results, run, declared_metrics())
+        self._cache = Path(tempfile.mkdtemp(prefix="dpbench-data-"))
+        self._sources: dict[tuple[str, str], DataSource | Outcome] = {}
+        self._given_up: dict[str, str] = {}
+        self._broken: dict[str | None, str] = {}
+        self._position = 0
+
+    @property
+    def folder(self) -> Path:
+        return self._writer.folder
+
+    def prepare(self, cases: Sequence[Case]) -> list[str]:
+        """Make the data ready, once, and try whether the devices can talk. Returns what went wrong.
+
+        Cases that need what does not work are recorded as skipped or failed, the others run.
+        """
+        for case in cases:
+            self._source(case)
+        kinds = {self._backend(case) for case in cases if case.num_devices > 1}
+        for backend in kinds if self.plan.machine.device_type == "cuda" else kinds - {None}:
+            job = PreflightJob(device_type=self.plan.machine.device_type, devices=self.plan.devices, backend=backend)
+            problem = preflight(self._launcher, job)
+            if problem is not None:
+                self._broken[backend] = problem
+        return list(self._broken.values())
+
+    def time(self, case: Case, launch: int) -> Finished:
+        """Run and record one timed launch."""
+        plan = self.plan.preset.plan
+        if self.plan.options.rounds is not None:
+            plan = replace(plan, rounds=self.plan.options.rounds)
+        return self._launch(case, launch, lambda job, ranks: time_case(self._launcher, job, ranks, plan))
+
+    def check_parity(self, case: Case) -> Finished:
+        """Run and record one parity launch; `case` comes from `parity_case`."""
+        return self._launch(case, 0, lambda job, ranks: parity_of(self._launcher, job, ranks))
+
+    def finish(self) -> None:
+        """Compact the run's files and add the estimates."""
+        data = read_run(self.folder)
+        self._writer.finish(estimate(data.samples, data.launches, declared_metrics()), datetime.now(timezone.utc))
+
+    def close(self) -> None:
+        """Remove what was unpacked for this run."""
+        shutil.rmtree(self._cache, ignore_errors=True)
+
+    def _launch(self, case: Case, launch: int, measure: Measure) -> Finished:
+        started_at = datetime.now(timezone.utc)
+        source = self._source(case)
+        refused = source if isinstance(source, Outcome) else self._refusal(case, source)
+        if refused is not None or isinstance(source, Outcome):
+            result = LaunchResult(outcome=refused or Outcome(status="error"), clock=Clock())
+        else:
+            job = Job(
+                case=case,
+                source=source,
+                seed=self.plan.options.seed,
+                backend=self._backend(case),
+                timeout_seconds=self.plan.launch_timeout_seconds,
+            )
+            result = measure(job, strategies.registry.get(case.strategy).world_size(case))
+        if result.outcome.status in ("oom", "timeout"):
+            self._given_up[str(case)] = f"launch {launch} of this case ended as {result.outcome.status}"
+        row = launch_row(
+            case,
+            result,
+            run_id=self.run.run_id,
+            launch=launch,
+            position=self._position,
+            started_at=started_at,
+            seed=self.plan.options.seed,
+            data_source=None if isinstance(source, Outcome) else source.text,
+            backend=self._backend(case),
+            threads=self._launcher.threads_per_worker,
+        )
+        self._writer.add(row, samples_of(row, result.trace))
+        self._position += 1
+        return Finished(row=row, trace=result.trace)
+
+    def _refusal(self, case: Case, source: DataSource) -> Outcome | None:
+        """The outcome of a launch that need not be tried."""
+        given_up = self._given_up.get(str(case))
+        reason = given_up or reason_to_skip(case, self.plan.machine, source.num_samples)
+        if reason is not None:
+            return Outcome(status="skipped", reason=reason)
+        broken = self._broken.get(self._backend(case)) if case.num_devices > 1 else None
+        return Outcome(status="error", reason=broken, phase="preflight") if broken is not None else None
+
+    def _backend(self, case: Case) -> str | None:
+        return backend_for(case, strategies.registry.get(case.strategy), self.plan.machine.nccl_version)
+
+    def _source(self, case: Case) -> DataSource | Outcome:
+        """The case's data, prepared on first use, or the outcome of every launch that needs it."""
+        kind = case.data or workloads.registry.get(case.workload).default_data
+        key = (case.workload, kind)
+        if key not in self._sources:
+            try:
+                workload = workloads.registry.get(case.workload)(case.size)
+                self._sources[key] = workload.prepare(kind, self.plan.options.data_root, self._cache)
+            except BenchError as error:
+                self._sources[key] = Outcome(status="skipped", reason=str(error), phase="data")
+            except Exception as error:
+                self._sources[key] = Outcome(
+                    status="error",
+                    reason=f"{type(error).__name__}: {error}",
+                    phase="data",
+                    traceback="".join(traceback.format_exception(error)),
+                )
+        return self._sources[key]
