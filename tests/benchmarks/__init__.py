@@ -1,0 +1,1 @@
+"""Benchmarks of the suite itself. Each is a script: `python -m tests.benchmarks.NAME`."""
