@@ -52,6 +52,8 @@ def training_place(case: Case, backend: str | None, channel: Channel, timeout_se
         torch.device("cuda", ordinal) if case.device_type == "cuda" else torch.device("cpu") for ordinal in ordinals
     )
     if case.device_type == "cuda":
+        # Initialised before a device mesh is made, which would else choose a device by rank.
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.set_device(devices[0])
     if backend is None:
         yield Place(devices=devices, mesh=None)

@@ -9,6 +9,7 @@ import pytest
 
 import bench
 from bench.analysis.cases import case_results
+from bench.analysis.summary import summarise
 from bench.errors import ResultsError
 from bench.recording.reader import read_run
 from bench.recording.writer import RunWriter
@@ -113,3 +114,16 @@ def test_a_failed_parity_launch_gives_its_status(tmp_path: Path) -> None:
     failed = [(replace(case, purpose="parity", global_batch_size=8), {"status": "error", "reason": "boom"})]
     (result,) = case_results(read_run(write_run(tmp_path, [(case, [1.0], [])], failed=failed)))
     assert (result.parity.error, result.parity.status, result.parity.reason) == (None, "error", "boom")
+
+
+def test_a_missed_parity_launch_ended_as_an_error_and_keeps_its_figure(tmp_path: Path) -> None:
+    case = made_case("ddp", 2, 64, precision="fp32")
+    writer = RunWriter(tmp_path, made_run(), METRICS)
+    launch = made_launch(case, 0, 0)
+    writer.add(launch, made_up.timed(launch, 100.0))
+    check = replace(case, purpose="parity", global_batch_size=4)
+    checked = made_launch(check, 0, 1, status="error", phase="parity", reason="0.93 is too far")
+    writer.add(checked, [sample(checked, "parity_error", 0.93)])
+    row = bench.load(writer.folder).iloc[0]
+    assert (row.parity_error, row.parity_status, row.parity_reason) == (0.93, "missed", "0.93 is too far")
+    assert summarise(read_run(writer.folder))[0].ranked == ()
