@@ -77,7 +77,12 @@ def _list(options: argparse.Namespace) -> None:
 def _strategies(_: Path) -> Iterable[tuple[str, str]]:
     from bench.strategies import registry
 
-    return [(item.name, item.summary) for item in registry]
+    for item in registry:
+        yield item.name, item.summary
+        for option in item.options:
+            values = "|".join(option.values) or "a whole number"
+            default = f" (default {option.default})" if option.default else ""
+            yield f"  {item.name}:{option.name}", f"{values}: {option.meaning}{default}"
 
 
 def _workloads(_: Path) -> Iterable[tuple[str, str]]:

@@ -143,6 +143,7 @@ class Trace:
     round_seconds: tuple[float, ...] = ()
     tokens_per_sample: int | None = None
     epoch_samples: int | None = None
+    epoch_data: str | None = None
     devices: tuple[DeviceTrace, ...] = ()
     parity: ParityTrace | None = None
 

@@ -96,6 +96,7 @@ def time_case(launcher: Launcher, job: Job, world_size: int, plan: RoundPlan) ->
             round_seconds=rounds,
             tokens_per_sample=workload.size.tokens_per_sample,
             epoch_samples=workload.epoch_samples,
+            epoch_data=workload.epoch_data,
             devices=_device_traces(finished, job.case.num_devices),
         )
         return trace, why

@@ -139,6 +139,9 @@ def _cuda_machine(launcher: Launcher, view: NvmlView) -> tuple[Machine | None, s
 def _unusable(view: NvmlView, problem: str) -> str:
     build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build without CUDA"
     seen = f"{len(view.gpu_names)} x {view.gpu_names[0]}" if view.gpu_names else "no GPU"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        seen += f" (CUDA_VISIBLE_DEVICES={visible!r} chooses among them)"
     return (
         f"torch {torch.__version__} ({build}) cannot use the GPU: {problem}. NVML sees {seen}, driver "
         f"{view.driver_version or 'unknown'}. Install a torch built for what this driver supports (see README, "

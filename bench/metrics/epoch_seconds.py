@@ -10,7 +10,7 @@ from bench.schema import Metric, Trace
 EPOCH_SECONDS = Metric(
     name="epoch_seconds",
     unit="s",
-    meaning="samples of the workload's named full data set over throughput",
+    meaning="samples of the full data set that the note names, over throughput",
     better="lower",
 )
 
@@ -22,4 +22,4 @@ def epoch_seconds(trace: Trace) -> Iterable[Value]:
         return
     steps = trace.epoch_samples / trace.case.global_batch_size
     for index, seconds in enumerate(trace.round_seconds):
-        yield Value(value=steps * seconds / trace.steps_per_round, round_index=index)
+        yield Value(value=steps * seconds / trace.steps_per_round, round_index=index, note=trace.epoch_data)

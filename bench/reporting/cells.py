@@ -11,15 +11,16 @@ from bench.analysis.summary import EMULATED, SAME_PER_DEVICE, Ratio, Row, Spread
 from bench.reporting.units import Scale, scale_of
 
 NONE = "–"
+LAUNCHES = "launches "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A figure and, smaller, what qualifies it; `range` is that of the launches."""
+    """A figure and, smaller, what qualifies it: `detail` its interval or reason, `extra` one thing more."""
 
     value: str = NONE
     detail: str = ""
-    range: str = ""
+    extra: str = ""
 
     def __str__(self) -> str:
         return f"{self.value} ({self.detail})" if self.detail else self.value
@@ -82,17 +83,15 @@ def _spread(spread: Spread | None, scale: Scale) -> Cell:
     value = scale.text(spread.value).strip()
     if spread.low is None or spread.high is None:
         return Cell(value=value, detail=TOO_FEW)
-    launches = f"launches {scale.number(spread.smallest)} to {scale.number(spread.largest)}"
-    return Cell(value=value, detail=f"{scale.number(spread.low)} to {scale.number(spread.high)}", range=launches)
+    launches = f"{LAUNCHES}{scale.number(spread.smallest)} to {scale.number(spread.largest)}"
+    return Cell(value=value, detail=f"{scale.number(spread.low)} to {scale.number(spread.high)}", extra=launches)
 
 
 def _ratio(ratio: Ratio | None) -> Cell:
     if ratio is None:
         return Cell()
-    parts = [_ends(ratio.interval)]
-    if ratio.basis in (SAME_PER_DEVICE, EMULATED):
-        parts.append(ratio.basis)
-    return Cell(value=f"{ratio.interval.value:.2f}×", detail=", ".join(part for part in parts if part))
+    basis = ratio.basis if ratio.basis in (SAME_PER_DEVICE, EMULATED) else ""
+    return Cell(value=f"{ratio.interval.value:.2f}×", detail=_ends(ratio.interval), extra=basis)
 
 
 def _ends(interval: Interval) -> str:

@@ -35,6 +35,7 @@ _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 _UNPRINTABLE = re.compile("[^\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LONGEST_LABEL = 54
+_LONGEST_INTERVAL = 1.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Bar:
 
 def bar_chart(bars: Sequence[Bar], *, unit: str, title: str, prefix: str) -> str:
     """Horizontal bars from zero, as one `<svg>` element. `prefix` must be unique in the page."""
-    scale = scale_of((end for bar in bars for end in (bar.value, bar.high, *bar.points)), unit)
+    scale = scale_of((end for bar in bars for end in (bar.value, *bar.points)), unit)
     with matplotlib.rc_context(), warnings.catch_warnings():
         # The reader's browser draws the text; what glyphs matplotlib's own font lacks does not matter.
         warnings.simplefilter("ignore", UserWarning)
@@ -68,20 +69,35 @@ def bar_chart(bars: Sequence[Bar], *, unit: str, title: str, prefix: str) -> str
         figure = Figure(figsize=(4.6, height))
         axes = figure.add_axes((0.03, 0.5 / height, 0.93, 1 - 0.52 / height))
         axes.patch.set_alpha(0.0)
-        _draw(axes, bars, scale)
-        _dress(axes, bars, scale)
+        limit = _limit(bars, scale)
+        _draw(axes, bars, scale, limit)
+        _dress(axes, bars, scale, limit)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return _inline(buffer.getvalue(), title=_printable(title), prefix=prefix)
 
 
-def _draw(axes: Axes, bars: Sequence[Bar], scale: Scale) -> None:
+def _limit(bars: Sequence[Bar], scale: Scale) -> float:
+    """Where the axis ends: past every value, but not at the far end of an interval that would dwarf them all."""
+    values = max((end for bar in bars for end in (bar.value, *bar.points)), default=1.0)
+    ends = max((bar.high for bar in bars if bar.high is not None), default=0.0)
+    return max(values, min(ends, _LONGEST_INTERVAL * values)) / scale.size or 1.0
+
+
+def _draw_interval(axes: Axes, height: float, low: float, high: float, limit: float) -> None:
+    """A line from end to end; one that leaves the chart ends in an arrow."""
+    shown = min(high, limit)
+    axes.plot([low, shown], [height] * 2, color=_INK, linewidth=1.4)
+    axes.plot([low], [height], color=_INK, marker="|", markersize=7)
+    axes.plot([shown], [height], color=_INK, marker=">" if high > limit else "|", markersize=5 if high > limit else 7)
+
+
+def _draw(axes: Axes, bars: Sequence[Bar], scale: Scale, limit: float) -> None:
     for row, bar in enumerate(bars):
         colour = COLOURS.get(bar.strategy, OTHER_COLOUR)
         axes.barh(row + 0.2, bar.value / scale.size, height=0.38, color=colour, alpha=0.35 if bar.faint else 0.9)
         if bar.low is not None and bar.high is not None:
-            ends = [bar.low / scale.size, bar.high / scale.size]
-            axes.plot(ends, [row + 0.2] * 2, color=_INK, linewidth=1.4, marker="|", markersize=7)
+            _draw_interval(axes, row + 0.2, bar.low / scale.size, bar.high / scale.size, limit)
         points = [point / scale.size for point in bar.points]
         axes.plot(points, [row + 0.32] * len(points), linestyle="none", marker="o", markersize=2.6, color=_INK,
                   markeredgewidth=0, alpha=0.75)  # fmt: skip
@@ -93,9 +109,8 @@ def _draw(axes: Axes, bars: Sequence[Bar], scale: Scale) -> None:
         axes.text(1.0, row - 0.06, scale.number(bar.value), transform=across, ha="right", va="bottom", color=_INK)
 
 
-def _dress(axes: Axes, bars: Sequence[Bar], scale: Scale) -> None:
-    largest = max((end for bar in bars for end in (bar.value, bar.high or 0.0, *bar.points)), default=1.0)
-    axes.set_xlim(0, 1.03 * largest / scale.size or 1.0)
+def _dress(axes: Axes, bars: Sequence[Bar], scale: Scale, limit: float) -> None:
+    axes.set_xlim(0, 1.03 * limit)
     axes.set_ylim(len(bars) - 0.4, -0.5)
     axes.set_yticks([])
     axes.set_xlabel(scale.unit, color=_INK)

@@ -128,7 +128,8 @@ def _spread_chart(
         for row, spread in found
     ]  # fmt: skip
     better = "longer is faster" if unit != "s" else "shorter is faster"
-    caption = f"Bar: estimate ({better}); line: 95 % interval; dots: launches. Faint: not ranked."
+    line = "line: 95 % interval, with an arrow where it goes on"
+    caption = f"Bar: estimate ({better}); {line}; dots: launches. Faint: not ranked."
     return _chart(bars, title, unit, caption, f"{summary.workload}: {title}", prefix)
 
 

@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench.analysis.summary import SAME_PER_DEVICE, WorkloadSummary, summarise
+from bench.analysis.summary import WorkloadSummary, summarise
 from bench.analysis.wording import banner, checks, verdict
 from bench.recording.reader import RunData
-from bench.reporting.cells import Cell, Line, lines
+from bench.reporting.cells import LAUNCHES, Line, lines
 
 _SHOWN = 5
 
@@ -41,7 +41,7 @@ def _table(summary: WorkloadSummary, device_type: str) -> Table:
     table = Table(title=Text(title), title_justify="left", show_edge=False, pad_edge=False)
     memory = "memory a device" if device_type == "cuda" else "process memory"
     table.add_column("strategy", overflow="fold", min_width=8)
-    for name in ("devices", "batch", "samples/s", "step", "vs single", "vs dp", memory):
+    for name in ("devices", "batch", "samples/s\n(launches)", "step", "vs single\n(95 %)", "vs dp\n(95 %)", memory):
         table.add_column(name, justify="right")
     table.add_column("parity")
     table.add_column("status", overflow="fold", min_width=8)
@@ -60,17 +60,16 @@ def _cells(line: Line) -> list[Text]:
         name,
         Text(line.devices),
         Text(f"{line.batch} {line.precision}"),
-        _two(line.throughput),
+        _lines(line.throughput.value, line.throughput.extra.removeprefix(LAUNCHES) or line.throughput.detail),
         Text(line.step.value),
-        _two(line.versus_single, SAME_PER_DEVICE),
-        _two(line.versus_dp),
-        _two(line.memory),
+        _lines(line.versus_single.value, line.versus_single.detail, line.versus_single.extra),
+        _lines(line.versus_dp.value, line.versus_dp.detail, line.versus_dp.extra),
+        _lines(line.memory.value, line.memory.detail),
         Text(str(line.parity), style="red" if "missed" in line.parity.detail else ""),
         Text(status, style="red" if failed else ""),
     ]
 
 
-def _two(cell: Cell, long: str = "\0") -> Text:
+def _lines(*parts: str) -> Text:
     """The figure, and what qualifies it below."""
-    below = [cell.range or cell.detail.replace(long, "per device")]
-    return Text("\n".join([cell.value, *filter(None, below)]))
+    return Text("\n".join(filter(None, parts)))

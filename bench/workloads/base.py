@@ -63,7 +63,9 @@ class Workload(ABC):
     sizes: ClassVar[Mapping[str, Size]]
     default_data: ClassVar[str] = "synthetic"
     sample_word: ClassVar[str] = "samples"
+    epoch_data: ClassVar[str | None] = None
     epoch_samples: ClassVar[int | None] = None
+    """Name and samples of the full data set that an epoch stands for, where there is a usual one."""
     parity_learning_rate: ClassVar[float] = 0.05
     """Plain SGD's in the parity check: small enough to train, large enough that every parameter
     moves by more than float32 resolves within 3 steps."""

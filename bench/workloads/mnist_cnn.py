@@ -32,6 +32,7 @@ class MnistCnn(Workload):
     }
     default_data = "real"
     sample_word = "images"
+    epoch_data = "MNIST training set, 60,000 images"
     epoch_samples: ClassVar[int | None] = 60_000
 
     def build(self) -> nn.Module:

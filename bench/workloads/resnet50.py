@@ -31,6 +31,7 @@ class ResNet50(Workload):
         "quick": Size(text="3x64x64 images", global_batch_size=8),
     }
     sample_word = "images"
+    epoch_data = "ImageNet-1k training set, 1,281,167 images"
     epoch_samples: ClassVar[int | None] = IMAGENET_TRAIN_IMAGES
     low_precision = True
     # At 0.05 some 30 BatchNorm weights inside the zero-initialised branches move by less than float32

@@ -66,3 +66,10 @@ def test_one_unit_for_a_chart(values: list[float | None], unit: str, text: str) 
 
 def test_one_bar_of_zero_draws() -> None:
     assert "<svg" in bar_chart([Bar(label="x", strategy="ddp", value=0.0)], unit="s", title="x", prefix="z")
+
+
+def test_an_interval_that_dwarfs_the_values_ends_in_an_arrow_and_leaves_the_bars_readable() -> None:
+    wide = Bar(label="a", strategy="ddp", value=100.0, low=2.0, high=40_000.0, points=(90.0, 110.0))
+    svg = bar_chart([wide], unit="samples/s", title="t", prefix="p")
+    ticks = [float(text) for text in re.findall(r">([\d.,]+)</text>", svg)]
+    assert ticks and max(ticks) <= 110 * 1.6 * 1.03
