@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,7 +62,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STATE] = State()
     distributed = getattr(config.option, "numprocesses", None) or getattr(config.option, "tx", None)
-    if distributed and any("scenarios" in argument for argument in config.args):
+    # An early refusal where it is plain; workers that meet a scenario all the same refuse in `_plan`.
+    paths = [Path(argument.split("::")[0]).resolve() for argument in config.args]
+    if distributed and any((path if path.is_dir() else path.parent).name == "scenarios" for path in paths):
         raise pytest.UsageError(XDIST_REFUSAL)
 
 

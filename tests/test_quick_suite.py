@@ -41,9 +41,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> QuickRun:
     mark = uuid.uuid4().hex
     command = [sys.executable, "-m", "pytest", "scenarios", "--device-type", "cpu", "--launches", "1", "--rounds", "3"]
     command += ["--results", str(results), "--reports", str(reports), f"--benchmark-json={benchmark_json}"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {MARK: mark}, capture_output=True, text=True, timeout=900
-    )
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {MARK: mark}, capture_output=True, text=True, timeout=900)
     (run,) = results.iterdir()
     return QuickRun(
         folder=run,

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from bench.data.base import Batch, DataSource
 from bench.data.files import (
     cache_file,
     check_index,
@@ -25,7 +26,6 @@ from bench.data.files import (
     save_rows,
 )
 from bench.errors import UsageError
-from bench.workloads.base import Batch, DataSource
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp"))
 MOST_IMAGES = 2048

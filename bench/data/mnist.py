@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.data.base import DataSource
 from bench.data.files import cache_file, data_folders, file_state, row_count
 from bench.data.images import save_images
 from bench.errors import UsageError
-from bench.workloads.base import DataSource
 
 SIDE = 28
 MEAN, STD = (0.1307,), (0.3081,)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from bench.data.base import Batch, DataSource
 from bench.data.files import (
     cache_file,
     check_index,
@@ -26,7 +27,6 @@ from bench.data.files import (
     save_rows,
 )
 from bench.errors import UsageError
-from bench.workloads.base import Batch, DataSource
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CLS_ID, SEP_ID, MASK_ID = 2, 3, 4

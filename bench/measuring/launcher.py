@@ -26,7 +26,8 @@ import torch
 from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 
 from bench.errors import BenchError
-from bench.measuring.control import Address, Channel, Control, Failure, Message, serve
+from bench.measuring.causes import Exit, first_cause
+from bench.measuring.control import Address, Channel, Control, Message, serve
 from bench.schema import Outcome
 
 PRELOAD = ("bench.measuring.tasks", "torchvision", "transformers", "transformers.models.bert.modeling_bert", "pytest")
@@ -134,6 +135,7 @@ class Session:
     def __init__(self, control: Control, processes: Any, limit_seconds: float, logs: Logs) -> None:
         self._control, self._logs = control, logs
         self.processes: list[Any] = list(processes)
+        self._exits: dict[int, Exit] = {}
         self.limit(limit_seconds)
 
     def limit(self, seconds: float) -> None:
@@ -150,11 +152,11 @@ class Session:
         pause = FIRST_POLL_SECONDS
         while True:
             # In this order: a worker may answer and leave between two looks.
-            failed = bool(self._control.failures()) or self._someone_left()
+            failing = self._failing()
             replies = self._control.take_replies()
             if replies is not None:
                 return replies
-            if failed:
+            if failing:
                 raise LaunchError(self._failed())
             if time.monotonic() > self._deadline:
                 raise LaunchError(self._timed_out())
@@ -168,41 +170,26 @@ class Session:
         else:
             time.sleep(seconds)
 
-    def _someone_left(self) -> bool:
-        """A worker ended with an error, or ended well but without its answer."""
-        ended = [
-            (rank, process.exitcode) for rank, process in enumerate(self.processes) if process.exitcode is not None
-        ]
-        return any(code != 0 or not self._control.replied(rank) for rank, code in ended)
+    def _failing(self) -> set[int]:
+        """Ranks that posted an error or ended, without their answer. What follows an answer costs nothing."""
+        now = time.time()
+        for rank, process in enumerate(self.processes):
+            if process.exitcode is not None and rank not in self._exits:
+                self._exits[rank] = Exit(rank=rank, code=process.exitcode, seen_at=now)
+        failed = self._exits.keys() | {failure.rank for failure in self._control.failures()}
+        return {rank for rank in failed if not self._control.replied(rank)}
 
     def _failed(self) -> Outcome:
-        # The others notice a lost peer within moments; the earliest cause counts.
+        # The others notice a lost peer within moments; what each says or does helps to find the first.
         until = time.monotonic() + GRACE_SECONDS / 4
-        while time.monotonic() < until and any(process.is_alive() for process in self.processes):
+        while time.monotonic() < until and any(process.exitcode is None for process in self.processes):
             time.sleep(0.02)
-        outcome = self._cause(self._control.failures())
+            self._failing()
+        ranks = self._failing()
+        failures = [failure for failure in self._control.failures() if failure.rank in ranks]
+        outcome = first_cause(failures, [self._exits[rank] for rank in ranks & self._exits.keys()], self._control.phase)
         said = self._logs.tail(outcome.rank or 0)
         return replace(outcome, traceback="\n".join(filter(None, [outcome.traceback, said])) or None)
-
-    def _cause(self, failures: list[Failure]) -> Outcome:
-        for rank, process in enumerate(self.processes):
-            if process.exitcode is not None and process.exitcode < 0:
-                return Outcome(
-                    status="error", reason=_killed(rank, process.exitcode), rank=rank, phase=self._control.phase(rank)
-                )
-        if failures:
-            # Peers of a rank that ran out of memory fail as well, sometimes a moment earlier.
-            first = next((failure for failure in failures if failure.out_of_memory), failures[0])
-            return Outcome(
-                status="oom" if first.out_of_memory else "error",
-                reason=first.message,
-                rank=first.rank,
-                phase=first.phase,
-                traceback=first.traceback,
-            )
-        rank, code = next((r, p.exitcode) for r, p in enumerate(self.processes) if p.exitcode is not None)
-        reason = f"rank {rank} left with exit status {code} before its results arrived"
-        return Outcome(status="error", reason=reason, rank=rank, phase=self._control.phase(rank))
 
     def _timed_out(self) -> Outcome:
         phases = [f"rank {rank}: {self._control.phase(rank)}" for rank in range(self._control.world_size)]
@@ -234,12 +221,6 @@ class Session:
         for process in self.processes:
             process.join()
         return clean
-
-
-def _killed(rank: int, exit_code: int) -> str:
-    name = signal.Signals(-exit_code).name
-    hint = "; the kernel's out-of-memory killer does that, see dmesg" if name == "SIGKILL" else ""
-    return f"rank {rank} was ended by {name}{hint}"
 
 
 class Launcher:

@@ -28,12 +28,12 @@ from bench.measuring.tasks import Job
 from bench.schema import PARITY_LIMIT, Case, Outcome, ParityTrace, Trace
 
 STEPS = 3
-SAMPLES_PER_DEVICE = 2
 
 
 def parity_case(case: Case) -> Case:
     """The case that checks the training of `case`: the same but for a small fixed batch."""
-    batch = SAMPLES_PER_DEVICE * case.num_devices * case.accumulation_steps
+    per_device = strategies.registry.get(case.strategy).parity_samples_per_device(case)
+    batch = per_device * case.num_devices * case.accumulation_steps
     return replace(case, global_batch_size=batch, purpose="parity")
 
 

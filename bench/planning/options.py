@@ -99,7 +99,8 @@ def choose_strategies(options: RunOptions, preset: Preset) -> list[StrategyChoic
 def _strategy(text: str) -> StrategyChoice:
     name, _, rest = text.partition(":")
     strategy = strategies.registry.get(name)
-    settings = []
+    settings: set[NameValue] = set()
+    given: dict[str, str] = {}
     for item in filter(None, rest.split(":")):
         key, equals, value = item.partition("=")
         option = next((known for known in strategy.options if known.name == key), None)
@@ -107,8 +108,11 @@ def _strategy(text: str) -> StrategyChoice:
             raise UnknownNameError(f"option of {name}", key, [known.name for known in strategy.options])
         if not equals:
             raise UsageError(f"{name}:{item} lacks a value; write {name}:{key}=VALUE")
-        if option.check(value) != option.default:
-            settings.append(NameValue(name=key, value=value))
+        given.setdefault(key, value)
+        if given[key] != option.check(value):
+            raise UsageError(f"{name}:{key} is given twice, as {given[key]} and {value}; give one of them")
+        if value != option.default:
+            settings.add(NameValue(name=key, value=value))
     return StrategyChoice(name=name, settings=tuple(sorted(settings)))
 
 
@@ -135,6 +139,10 @@ def choose_levers(options: RunOptions) -> list[tuple[Lever, str]]:
         chosen.append((known[name], value))
     if options.precision is not None:
         chosen.append((known["precision"], options.precision))
+    for lever, value in chosen:
+        other = next((text for again, text in chosen if again is lever and text != value), None)
+        if other is not None:
+            raise UsageError(f"{lever.name} is given twice, as {value} and {other}; give one of them")
     return chosen
 
 

@@ -27,6 +27,15 @@ from bench.schema import Estimate, Launch, Metric, Run, Sample
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+def check_run_id(run_id: str) -> None:
+    """ResultsError unless `run_id` is a plain folder name."""
+    if not _RUN_ID.fullmatch(run_id) or run_id == "latest":
+        raise ResultsError(
+            f"run id {run_id!r} cannot name a folder; use letters, digits, '.', '_' and '-', "
+            "at most 100 of them, and not 'latest'"
+        )
+
+
 class RunWriter:
     """Writes one run. `folder` is where: `results/<run_id>`.
 
@@ -34,11 +43,7 @@ class RunWriter:
     """
 
     def __init__(self, results: Path, run: Run, metrics: Sequence[Metric]) -> None:
-        if not _RUN_ID.fullmatch(run.run_id) or run.run_id == "latest":
-            raise ResultsError(
-                f"run id {run.run_id!r} cannot name a folder; use letters, digits, '.', '_' and '-', "
-                "at most 100 of them, and not 'latest'"
-            )
+        check_run_id(run.run_id)
         self.folder = results / run.run_id
         self._run = run
         self._metrics = tuple(metrics)

@@ -10,6 +10,7 @@ from bench.measuring.machine import Machine, find_machine
 from bench.planning.plan import Plan
 from bench.recording.environment import describe_run, new_run_id
 from bench.recording.files import check_writable
+from bench.recording.writer import check_run_id
 from bench.running.session import RunSession
 from bench.schema import Run
 
@@ -36,6 +37,8 @@ class Machinery:
     def describe(self, plan: Plan, command_line: str) -> Run:
         """The run's row: its id, its options and its environment."""
         machine, options = plan.machine, plan.options
+        if options.run_id is not None:
+            check_run_id(options.run_id)
         used = dict.fromkeys(plan.devices)
         return describe_run(
             run_id=options.run_id or new_run_id(datetime.now(timezone.utc)),

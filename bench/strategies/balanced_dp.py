@@ -112,6 +112,9 @@ class BalancedDP(Strategy):
     def chunk_sizes(self, case: Case) -> tuple[int, ...]:
         return tuple(split_sizes(whole_micro_batch(case), case.num_devices, self.gpu0_bsz(case)))
 
+    def parity_samples_per_device(self, case: Case) -> int:
+        return max(2, int(case.setting("gpu0_bsz") or 0))
+
     def emulated(self, case: Case) -> bool:
         return case.device_type == "cpu"
 

@@ -88,6 +88,10 @@ class Strategy(ABC):
         """
         return equal_chunks(case)
 
+    def parity_samples_per_device(self, case: Case) -> int:
+        """Samples per device and micro-batch that a small check of the training needs, so that it splits as `case`."""
+        return 2
+
     def emulated(self, case: Case) -> bool:
         """Host replicas stand in for devices."""
         return False
@@ -131,7 +135,8 @@ def whole_micro_batch(case: Case) -> int:
     """Samples of one micro-batch; ValueError names the nearest global batches that divide."""
     steps, batch = case.accumulation_steps, case.global_batch_size
     if batch % steps:
-        nearest = f"{batch // steps * steps or steps} or {(batch // steps + 1) * steps}"
+        lower, upper = batch // steps * steps, (batch // steps + 1) * steps
+        nearest = f"{lower} or {upper}" if lower else f"{upper}"
         raise ValueError(f"global_batch_size {batch} does not divide over {steps} accumulation steps; use {nearest}")
     return batch // steps
 

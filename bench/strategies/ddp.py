@@ -26,7 +26,7 @@ class DDP(Strategy):
         return DistributedDataParallel(
             model,
             device_ids=[device] if device.type == "cuda" else None,
-            broadcast_buffers=True,
+            # Buffers are broadcast before each forward: the default, whose flag changed its name in 2.14.
             gradient_as_bucket_view=True,
             bucket_cap_mb=int(self.option(context.case, "bucket_cap_mb")),
             static_graph=self.option(context.case, "static_graph") == "on",

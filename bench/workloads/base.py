@@ -6,25 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
+from bench.data.base import Batch, DataSource
 from bench.errors import UnknownNameError
 from bench.registry import Registry
-
-
-class Batch(NamedTuple):
-    """Inputs and targets of a model call `model(*args, **kwargs)`.
-
-    Every tensor inside, at any depth, has the samples in dimension 0.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    targets: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,20 +25,6 @@ class Size:
     global_batch_size: int | None = None
     batch_per_device: int | None = None
     tokens_per_sample: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSource:
-    """Data that is ready to be read by any number of processes at once (plain data).
-
-    kind: `synthetic` or `real`; text: where it came from, for the reader;
-    path: prepared file, None for synthetic; num_samples: how many there are.
-    """
-
-    kind: str
-    text: str
-    num_samples: int
-    path: str | None = None
 
 
 class Workload(ABC):

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from bench.data.base import Batch, DataSource
 from bench.data.files import is_real
 from bench.data.text import IGNORED, MaskedText, StoredText, SyntheticText, prepare_text
-from bench.workloads.base import Batch, DataSource, Size, Workload, register
+from bench.workloads.base import Size, Workload, register
 
 SYNTHETIC_SEQUENCES = 1_000_000
 VOCABULARY = {"standard": 30_522, "quick": 4_096}

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from bench.data.base import Batch, DataSource
 from bench.data.files import is_real
 from bench.data.images import NoiseImages, StoredImages
 from bench.data.mnist import MEAN, STD, prepare_mnist
-from bench.workloads.base import Batch, DataSource, Size, Workload, register
+from bench.workloads.base import Size, Workload, register
 
 TEXT = "1x28x28 images"
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from bench.data.base import Batch, DataSource
 from bench.data.files import is_real
 from bench.data.images import NoiseImages, StoredImages, prepare_image_folder
-from bench.workloads.base import Batch, DataSource, Size, Workload, register
+from bench.workloads.base import Size, Workload, register
 
 CLASSES = 1000
 IMAGENET_TRAIN_IMAGES = 1_281_167

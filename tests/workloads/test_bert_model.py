@@ -97,6 +97,7 @@ def test_torchs_own_gather_joins_the_outputs(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_padding_changes_nothing_before_it() -> None:
     inputs = batch(2).kwargs
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     longer = {key: nn.functional.pad(value, (0, 6)) for key, value in inputs.items()}
     with torch.no_grad():
         plain, padded = model()(**inputs).logits, replicate(model())(**longer).logits

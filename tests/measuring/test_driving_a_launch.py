@@ -1,0 +1,110 @@
+"""The driver's side of a timed launch, against made-up workers: warm-up, calibration, rounds, results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from bench.measuring.control import Message, Plain
+from bench.measuring.launch import LaunchResult, RoundPlan, time_case
+from bench.measuring.launcher import Launcher, LaunchError
+from bench.measuring.steady import WarmupRule
+from bench.schema import DeviceTrace, Outcome
+from tests.measuring.support import make_case, make_job
+
+PLAN = RoundPlan(rounds=3, round_seconds=1.0, warmup=WarmupRule(tolerance=0.10, max_rounds=5, max_seconds=1000.0))
+
+
+class MadeUpWorkers:
+    """Answers like two ranks whose rounds last as scripted, rank 1 a tenth less than rank 0 or the reverse."""
+
+    def __init__(self, seconds: Iterable[float], devices: list[list[Plain]] | None = None) -> None:
+        self._seconds = iter(seconds)
+        self._devices = devices or [[{"device_index": 0}], [{"device_index": 1}]]
+        self.commands: list[Message] = []
+        self.fail_at: str | None = None
+
+    def replies(self) -> list[Message]:
+        return [{}, {}]
+
+    def command(self, message: Message) -> list[Message]:
+        self.commands.append(message)
+        if message["op"] == self.fail_at:
+            raise LaunchError(Outcome(status="error", reason="planted", rank=1, phase="here"))
+        if message["op"] == "round":
+            slowest = next(self._seconds)
+            pair = [slowest, 0.9 * slowest]
+            return [{"seconds": value} for value in (pair if len(self.commands) % 2 else pair[::-1])]
+        if message["op"] == "finish":
+            return [{"devices": listed} for listed in self._devices]
+        return [{}, {}]
+
+    @contextmanager
+    def start(self, *_: Any) -> Iterator[MadeUpWorkers]:
+        yield self
+
+    def steps(self) -> list[Plain]:
+        return [command["steps"] for command in self.commands if command["op"] == "round"]
+
+
+def run(workers: MadeUpWorkers, plan: RoundPlan = PLAN) -> LaunchResult:
+    return time_case(cast(Launcher, workers), make_job(make_case("ddp")), 2, plan)
+
+
+def test_rounds_are_long_enough_and_as_slow_as_the_slowest_rank() -> None:
+    # The second step takes 0.3 s: a round of at least 1 s has ceil(1 / 0.3) = 4 steps.
+    workers = MadeUpWorkers([5.0, 0.3, 1.2, 1.2, 1.2, 1.21, 1.22, 1.23])
+    result = run(workers)
+    assert result.outcome.status == "ok" and result.trace is not None
+    assert workers.steps() == [1, 1, 4, 4, 4, 4, 4, 4]
+    assert result.trace.steps_per_round == 4
+    assert result.trace.warmup_round_seconds == (5.0, 0.3, 1.2, 1.2, 1.2)
+    assert result.trace.round_seconds == (1.21, 1.22, 1.23)
+    assert result.warmup_end is not None and result.warmup_end.startswith("steady")
+
+
+def test_peaks_are_reset_between_warm_up_and_the_measured_rounds() -> None:
+    workers = MadeUpWorkers([5.0, 0.3] + [1.2] * 6)
+    run(workers)
+    assert [command["op"] for command in workers.commands] == ["round"] * 5 + ["begin"] + ["round"] * 3 + ["finish"]
+
+
+def test_steps_longer_than_a_round_make_rounds_of_one_step() -> None:
+    workers = MadeUpWorkers([9.0, 2.0, 2.1, 2.0, 2.0, 2.0, 2.0])
+    result = run(workers)
+    assert result.trace is not None
+    assert workers.steps() == [1] * 7
+    # All rounds have one step, so the second one is compared too; the first carries one-off costs.
+    assert result.trace.warmup_round_seconds == (9.0, 2.0, 2.1, 2.0)
+
+
+def test_warm_up_of_a_noisy_machine_ends_with_a_reason() -> None:
+    workers = MadeUpWorkers([5.0, 0.3, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 2.0, 2.0])
+    result = run(workers)
+    assert result.trace is not None and result.trace.round_seconds == (2.0, 2.0, 2.0)
+    assert result.warmup_end is not None and "not steady after 5 rounds" in result.warmup_end
+
+
+def test_devices_keep_their_order_and_those_without_a_report_have_no_figures() -> None:
+    figures: list[list[Plain]] = [[{"device_index": 1, "peak_allocated_bytes": 7}], []]
+    result = run(MadeUpWorkers([5.0, 0.3] + [1.2] * 6, figures))
+    assert result.trace is not None
+    assert result.trace.devices == (
+        DeviceTrace(device_index=0), DeviceTrace(device_index=1, peak_allocated_bytes=7)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "known"), [("begin", (True, False, False)), ("finish", (True, True, False))])
+def test_failure_keeps_the_parts_that_were_reached(op: str, known: tuple[bool, bool, bool]) -> None:
+    workers = MadeUpWorkers([5.0, 0.3] + [1.2] * 6)
+    workers.fail_at = op
+    result = run(workers)
+    assert result.outcome == Outcome(status="error", reason="planted", rank=1, phase="here")
+    assert result.trace is None
+    clock = result.clock
+    parts = (clock.startup_seconds, clock.warmup_seconds, clock.measured_seconds)
+    assert tuple(part is not None for part in parts) == known
+    assert clock.teardown_seconds is None and clock.wall_seconds is not None
