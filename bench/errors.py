@@ -20,8 +20,8 @@ class UnknownNameError(UsageError):
         super().__init__(f"unknown {kind} {name!r}; there is: {', '.join(sorted(known)) or 'none'}")
 
 
-class Unsupported(BenchError):
-    """A case that this machine or strategy cannot honour: it is skipped with this reason."""
+class DataError(BenchError):
+    """Data that is there but damaged or unfit. The message names the file and the remedy."""
 
 
 class ResultsError(BenchError):

@@ -48,6 +48,7 @@ class State:
     plan: Plan | None = None
     refusal: str | None = None
     session: RunSession | None = None
+    unfinished: str | None = None
     progress: Progress | None = None
 
 
@@ -61,8 +62,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STATE] = State()
+    # A launch that ends as skipped or failed has no rounds to replay.
+    config.addinivalue_line("filterwarnings", "ignore:Benchmark fixture was not used at all")
     distributed = getattr(config.option, "numprocesses", None) or getattr(config.option, "tx", None)
-    # An early refusal where it is plain; workers that meet a scenario all the same refuse in `_plan`.
+    # An early refusal where it is plain; workers that meet a scenario all the same refuse each test.
     paths = [Path(argument.split("::")[0]).resolve() for argument in config.args]
     if distributed and any((path if path.is_dir() else path.parent).name == "scenarios" for path in paths):
         raise pytest.UsageError(XDIST_REFUSAL)
@@ -79,6 +82,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     fixture = next((name for name in ("measure", "parity") if name in metafunc.fixturenames), None)
     make_cases = getattr(metafunc.module, "cases", None)
     if fixture is None or make_cases is None:
+        return
+    if hasattr(metafunc.config, "workerinput"):
+        # Under pytest-xdist one test says why there are no others; raising here would only crash the worker.
+        metafunc.parametrize(fixture, [None], ids=["refused"], indirect=True)
         return
     items: list[LaunchItem] = []
     plan = _plan(metafunc.config)
@@ -108,8 +115,6 @@ def _plan(config: pytest.Config) -> Plan | None:
     state = config.stash[STATE]
     if state.plan is None and state.refusal is None:
         try:
-            if hasattr(config, "workerinput"):
-                raise BenchError(XDIST_REFUSAL)
             options = read_options(config.option)
             state.plan = make_plan(options, state.machinery.find(options.device_type))
         except BenchError as error:
@@ -160,11 +165,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """Say what will happen; on a dry run stop there; else make everything ready before the first launch."""
     config, state = session.config, session.config.stash[STATE]
     items = [launch for item in session.items if (launch := _launch_item(item)) is not None]
-    if state.plan is None or not items or config.option.collectonly:
+    only_shown = config.option.collectonly or getattr(config.option, "setupplan", False)
+    if state.plan is None or not items or only_shown:
         return None
     reporter = _reporter(config)
     try:
-        run = state.machinery.describe(state.plan, shlex.join(sys.argv))
+        run = state.machinery.describe(state.plan, shlex.join(sys.argv), len(items))
         write_plan(reporter, state.plan, run, [item.case for item in items], dry_run=state.plan.options.dry_run)
         if state.plan.options.dry_run:
             return True
@@ -179,7 +185,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 def _reporter(config: pytest.Config) -> Any:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    assert reporter is not None
+    if reporter is None:
+        raise pytest.UsageError("a run needs pytest's terminal plugin; leave out -p no:terminal")
     return reporter
 
 
@@ -203,7 +210,10 @@ class ReplayClock:
 def replay_clock(request: pytest.FixtureRequest) -> ReplayClock:
     """Set before `benchmark` is made, which takes its timer from the marker."""
     clock = ReplayClock()
-    group = request.node.callspec.params["measure"].case.workload
+    item = _launch_item(request.node)
+    if item is None:
+        pytest.fail(XDIST_REFUSAL, pytrace=False)
+    group = item.case.workload
     request.node.add_marker(pytest.mark.benchmark(timer=clock.timer(), group=group))
     return clock
 
@@ -214,8 +224,7 @@ def measure(request: pytest.FixtureRequest, replay_clock: ReplayClock, benchmark
     item: LaunchItem = request.param
 
     def run() -> None:
-        finished = _session(request.config).time(item.case, item.launch)
-        request.node.stash[FINISHED] = finished
+        finished = _recorded(request, lambda session: session.time(item.case, item.launch))
         _conclude(finished.row)
         assert finished.trace is not None
         _replay(benchmark, replay_clock, finished.trace, finished.row)
@@ -226,21 +235,27 @@ def measure(request: pytest.FixtureRequest, replay_clock: ReplayClock, benchmark
 @pytest.fixture
 def parity(request: pytest.FixtureRequest) -> Measure:
     """Check that a case trains what one device trains, in a launch of its own."""
+    if request.param is None:
+        pytest.fail(XDIST_REFUSAL, pytrace=False)
     item: LaunchItem = request.param
 
     def run() -> None:
-        finished = _session(request.config).check_parity(item.case)
-        request.node.stash[FINISHED] = finished
+        finished = _recorded(request, lambda session: session.check_parity(item.case))
         _conclude(finished.row)
 
     return run
 
 
-def _session(config: pytest.Config) -> RunSession:
-    session = config.stash[STATE].session
+def _recorded(request: pytest.FixtureRequest, launch: Callable[[RunSession], Finished]) -> Finished:
+    session = request.config.stash[STATE].session
     if session is None:
         pytest.fail("no run was opened for this launch", pytrace=False)
-    return session
+    try:
+        finished = launch(session)
+    except BenchError as error:
+        pytest.fail(f"the launch could not be recorded: {error}", pytrace=False)
+    request.node.stash[FINISHED] = finished
+    return finished
 
 
 def _conclude(row: Launch) -> None:
@@ -298,8 +313,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Compact the tables, also after a failure or Ctrl-C."""
     state = session.config.stash[STATE]
-    if state.session is not None:
+    if state.session is None:
+        return
+    try:
         state.session.finish()
+    except BenchError as error:
+        state.unfinished = f"the tables could not be compacted, their parts are kept: {error}"
+    finally:
         state.session.close()
 
 
@@ -308,5 +328,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """What each strategy reached, and where the report lies."""
     state = config.stash[STATE]
     if state.session is not None and state.plan is not None:
+        if state.unfinished is not None:
+            terminalreporter.write_line(state.unfinished, red=True)
         write_summary(terminalreporter, state.session.folder)
         write_report(terminalreporter, state.session.folder, state.plan.options.reports)

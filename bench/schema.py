@@ -182,6 +182,7 @@ class Run:
     preset: str = column("quick, standard or full")
     device_type: str = column("cuda or cpu")
     seed: int = column("seed of the order, the models and the data")
+    planned_launches: int | None = column("launches that were planned, parity checks included", default=None)
     command_line: str = column("what was typed")
     devices: tuple[Device, ...] = column("devices in use, in the order given")
     cpu_name: str = column("processor model")
@@ -243,8 +244,8 @@ class Launch:
     steps_per_round: int | None = column("training steps between two synchronisations", default=None)
     threads_per_worker: int | None = column("CPU threads of each worker", default=None)
     backend: str | None = column("process group backend: nccl or gloo; null for one process", default=None)
-    emulated: bool = column("host replicas stand in for devices: correctness only", default=False)
-    oversubscribed: bool = column("a device was listed more than once", default=False)
+    emulated: bool = column("host replicas stand in for devices: correctness only")
+    oversubscribed: bool = column("a device was listed more than once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ Everything else is a leaf that is passed on as it is.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -27,10 +28,11 @@ def map_tensors(function: Callable[[Tensor], Any], structure: Any) -> Any:
         # The outputs of transformers are dataclasses too, and take fields.
         return type(structure)(**items) if dataclasses.is_dataclass(structure) else type(structure)(items)  # type: ignore[call-arg]
     if dataclasses.is_dataclass(structure) and not isinstance(structure, type):
-        names = [field.name for field in dataclasses.fields(structure) if field.init]
-        return dataclasses.replace(
-            structure, **{name: map_tensors(function, getattr(structure, name)) for name in names}
-        )
+        clone = copy.copy(structure)
+        for field in dataclasses.fields(structure):
+            # Past `__setattr__`, for frozen ones; past `__init__`, for fields that it does not take.
+            object.__setattr__(clone, field.name, map_tensors(function, getattr(structure, field.name)))
+        return clone
     return structure
 
 

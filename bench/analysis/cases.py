@@ -120,11 +120,12 @@ def _results(
 
 
 def _worst(launches: Sequence[Launch]) -> tuple[str, str | None]:
-    for status in WORST_FIRST:
-        for launch in launches:
-            if launch.status == status:
-                return status, launch.reason
-    return "ok", None
+    failed = [launch for launch in launches if launch.status != "ok"]
+    if not failed:
+        return "ok", None
+    ranks = {status: rank for rank, status in enumerate(WORST_FIRST)}
+    worst = min(failed, key=lambda launch: ranks.get(launch.status, -1))
+    return worst.status or "unknown", worst.reason
 
 
 def _training(launch: Launch) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median_high, median_low
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -56,7 +56,17 @@ def _of_launch(launch: int, rows: Sequence[tuple[float | None, bool, str | None]
     values = [value for value, _, _ in rows if value is not None]
     rounds = sum(1 for value, in_round, _ in rows if in_round and value is not None)
     note = next((note for _, _, note in rows if note), None)
-    return LaunchValue(launch=launch, value=median(values) if values else None, rounds=rounds, note=note)
+    return LaunchValue(launch=launch, value=_middle(values) if values else None, rounds=rounds, note=note)
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The median; between two middle values their geometric mean where they are positive.
+
+    So the middle of rates is the rate of the middle time: an arithmetic mean of two rates would
+    flatter noisy cases, and contradict the step time beside it.
+    """
+    low, high = median_low(values), median_high(values)
+    return math.sqrt(low * high) if low > 0 and low != high else (low + high) / 2
 
 
 def estimate(samples: pd.DataFrame, launches: Sequence[Launch], metrics: Iterable[Metric]) -> list[Estimate]:

@@ -64,6 +64,8 @@ def _lead(ranked: Sequence[Row]) -> str:
     for row in others:
         if best.throughput is None or row.throughput is None:
             continue
+        if min(*best.throughput.launches, *row.throughput.launches) <= 0:
+            continue
         inside = ratio_interval(best.throughput.launches, row.throughput.launches).contains(1.0)
         if inside is None:
             unknown.append(row.title)
@@ -91,12 +93,18 @@ def banner(data: RunData) -> str | None:
     return None
 
 
+def _missing(data: RunData) -> list[str]:
+    planned, done = data.run.planned_launches, len(data.launches)
+    return [f"{done} of {planned} planned launches are recorded"] if planned is not None and done < planned else []
+
+
 def checks(data: RunData, summaries: Iterable[WorkloadSummary]) -> tuple[Check, ...]:
     """Every reason to distrust a figure of the run, the gravest first; empty where there is none."""
     rows = [(f"{summary.workload}: {row.title}", row) for summary in summaries for row in summary.rows]
     found = {
         "Not read and set aside": list(data.problems),
         "The run has no recorded end: it was stopped, or still runs": [] if data.run.finished_at else [data.run.run_id],
+        "Stopped early: launches are missing": _missing(data),
         "About the whole run": list(data.run.notes),
         "Parity missed: it does not train what one device trains": [
             f"{name}: {row.parity.reason}" for name, row in rows if row.parity.status == "missed"

@@ -25,7 +25,7 @@ from bench.data.files import (
     sample_generator,
     save_rows,
 )
-from bench.errors import UsageError
+from bench.errors import DataError, UsageError
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp"))
 MOST_IMAGES = 2048
@@ -112,11 +112,11 @@ def prepare_image_folder(data_root: Path | None, cache: Path, pixels: int, most_
     """At most `MOST_IMAGES` images of the user's folder, decoded once to `pixels` x `pixels` into `cache`.
 
     Looked for in `images/` (and its `train/`) below the root, then in the root. UsageError where there is
-    none, where there are more classes than the model has, or where an image cannot be decoded.
+    none; DataError where there are more classes than the model has, or where an image cannot be decoded.
     """
     folder = _find_image_folder(data_root)
     if len(folder.classes) > most_classes:
-        raise UsageError(
+        raise DataError(
             f"{folder.root} has {len(folder.classes)} class folders, the model has {most_classes} classes; "
             f"keep at most {most_classes} of them"
         )
@@ -144,7 +144,7 @@ def _find_image_folder(data_root: Path | None) -> ImageFolder:
 
 
 def _decoded(files: Sequence[LabelledFile], pixels: int) -> Iterator[tuple[NDArray[np.uint8], int]]:
-    """Pairs of uint8 image (3, pixels, pixels) and label; after the last one a UsageError names all bad files."""
+    """Pairs of uint8 image (3, pixels, pixels) and label; after the last one a DataError names all bad files."""
 
     def decode(path: Path) -> NDArray[np.uint8] | str:
         try:
@@ -163,7 +163,7 @@ def _decoded(files: Sequence[LabelledFile], pixels: int) -> Iterator[tuple[NDArr
                     yield image, label
     if bad:
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-        raise UsageError(
+        raise DataError(
             f"{len(bad)} of {len(files)} images cannot be decoded: {'; '.join(bad[:5])}{more}; "
             "replace or remove them, then start again"
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bench.data.base import DataSource
 from bench.data.files import cache_file, data_folders, file_state, row_count
 from bench.data.images import save_images
-from bench.errors import UsageError
+from bench.errors import DataError
 
 SIDE = 28
 MEAN, STD = (0.1307,), (0.3081,)
@@ -30,7 +30,7 @@ def prepare_mnist(data_root: Path | None, cache: Path) -> DataSource:
     """The training images of torchvision's MNIST folder below the root, else the shipped subset.
 
     Looked for in `mnist/` below the root and in the root, each with or without `MNIST/raw`, unpacked
-    or as .gz. UsageError where the root does not exist or its files are incomplete.
+    or as .gz. UsageError where the root does not exist, DataError where its files are incomplete or damaged.
     """
     folder = _find_folder(data_root)
     if folder is None:
@@ -51,15 +51,15 @@ def shipped_mnist() -> tuple[Pixels, Pixels]:
 
 
 def read_mnist(folder: Path) -> tuple[Pixels, Pixels]:
-    """Training images (N, 28, 28) and labels (N,) of a folder of idx files; UsageError where they are damaged."""
+    """Training images (N, 28, 28) and labels (N,) of a folder of idx files; DataError where they are damaged."""
     images, labels = (_read_idx(_idx_file(folder, name), MAGIC[name]) for name in (IMAGES, LABELS))
     if images.shape[1:] != (SIDE, SIDE) or len(images) != len(labels) or not len(images):
-        raise UsageError(
+        raise DataError(
             f"{folder} has images of shape {images.shape} and {len(labels)} labels, not as many images of "
             f"{SIDE}x{SIDE}; download MNIST again, or leave out --data-root to use the shipped subset"
         )
     if labels.max() > 9:
-        raise UsageError(f"{folder} has label {labels.max()}, MNIST's are 0 to 9; download MNIST again")
+        raise DataError(f"{folder} has label {labels.max()}, MNIST's are 0 to 9; download MNIST again")
     return images, labels
 
 
@@ -84,7 +84,7 @@ def _idx_file(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.exists():
             return path
-    raise UsageError(f"{folder} lacks {name} (or {name}.gz); download MNIST again, or leave out --data-root")
+    raise DataError(f"{folder} lacks {name} (or {name}.gz); download MNIST again, or leave out --data-root")
 
 
 def _read_idx(path: Path, magic: int) -> Pixels:
@@ -93,12 +93,12 @@ def _read_idx(path: Path, magic: int) -> Pixels:
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path} cannot be unpacked ({error}); {remedy}") from error
+        raise DataError(f"{path} cannot be unpacked ({error}); {remedy}") from error
     found = int.from_bytes(content[:4], "big")
     if found != magic:
-        raise UsageError(f"{path} starts with the number {found}, an MNIST file with {magic}; {remedy}")
+        raise DataError(f"{path} starts with the number {found}, an MNIST file with {magic}; {remedy}")
     start = 4 + 4 * (magic & 0xFF)
     shape = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4))
     if len(content) != start + math.prod(shape):
-        raise UsageError(f"{path} has {len(content):,} bytes, not {start + math.prod(shape):,}; {remedy}")
+        raise DataError(f"{path} has {len(content):,} bytes, not {start + math.prod(shape):,}; {remedy}")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

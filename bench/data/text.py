@@ -26,7 +26,7 @@ from bench.data.files import (
     sample_generator,
     save_rows,
 )
-from bench.errors import UsageError
+from bench.errors import DataError, UsageError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CLS_ID, SEP_ID, MASK_ID = 2, 3, 4
@@ -121,7 +121,7 @@ def prepare_text(data_root: Path | None, cache: Path, tokens_per_sample: int, vo
     """The user's text as ids of a WordPiece vocabulary that is trained on it, packed into sequences in `cache`.
 
     Looked for in `text/` below the root, then in the root, which may be one text file. UsageError where there
-    is none, where it is not UTF-8, or where it is too short for one sequence.
+    is none; DataError where it is not UTF-8, or too short for one sequence.
     """
     root, paths = _find_text(data_root)
     key = (tokens_per_sample, vocabulary, [file_state(path) for path in paths])
@@ -129,7 +129,7 @@ def prepare_text(data_root: Path | None, cache: Path, tokens_per_sample: int, vo
     if not stored.exists():
         rows = pack(_encode(_read_lines(paths), vocabulary), tokens_per_sample - 2)
         if not len(rows):
-            raise UsageError(f"the text in {root} makes less than one sequence of {tokens_per_sample} tokens; add text")
+            raise DataError(f"the text in {root} makes less than one sequence of {tokens_per_sample} tokens; add text")
         save_rows(stored, rows.dtype, rows.shape, rows)
     count = row_count(stored)
     cut = sum(path.stat().st_size for path in paths) > MOST_TEXT_CHARACTERS
@@ -173,7 +173,7 @@ def _read_lines(paths: Sequence[Path]) -> list[str]:
                         lines.append(line)
                         room -= len(line)
         except UnicodeDecodeError as error:
-            raise UsageError(f"{path} is not UTF-8 text ({error}); convert or remove it") from error
+            raise DataError(f"{path} is not UTF-8 text ({error}); convert or remove it") from error
     return lines
 
 

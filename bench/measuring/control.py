@@ -23,6 +23,8 @@ FOREVER = timedelta(days=7)
 Plain: TypeAlias = "str | int | float | bool | None | list[Plain] | dict[str, Plain]"
 Message: TypeAlias = Mapping[str, Plain]
 
+MOST_CHARACTERS = 64 * 1024
+
 # What the host allocator and oneDNN say when memory runs out; CUDA has its own exception.
 HOST_MEMORY_WORDS = ("can't allocate memory", "could not create a primitive", "not enough memory")
 
@@ -102,19 +104,42 @@ class Channel:
                     "rank": self.rank,
                     "time": time.time(),
                     "phase": self._phase,
-                    "message": f"{type(error).__name__}: {error}",
-                    "traceback": "".join(traceback.format_exception(error)),
+                    "message": cut(f"{type(error).__name__}: {text_of(error)}"),
+                    "traceback": cut(_traceback(error)),
                     "out_of_memory": out_of_memory(error),
                 }
             ),
         )
 
 
+def text_of(error: BaseException) -> str:
+    """The error's message; some have none that can be printed."""
+    try:
+        return str(error)
+    except Exception as second:
+        return f"(its message cannot be printed: {type(second).__name__})"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:
+        return "".join(traceback.format_tb(error.__traceback__))
+
+
+def cut(text: str) -> str:
+    """At most `MOST_CHARACTERS` of a text, its beginning and its end: the store refuses very long values."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    half = MOST_CHARACTERS // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
 def out_of_memory(error: BaseException) -> bool:
     """The device's or the host's allocator ran out."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in HOST_MEMORY_WORDS)
+    return isinstance(error, RuntimeError) and any(words in text_of(error) for words in HOST_MEMORY_WORDS)
 
 
 class Control:

@@ -10,9 +10,10 @@ are summed instead of averaged about 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ from bench.measuring.tasks import Job
 from bench.schema import PARITY_LIMIT, Case, Outcome, ParityTrace, Trace
 
 STEPS = 3
+
+Trained: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor], list[int]]
 
 
 def parity_case(case: Case) -> Case:
@@ -54,14 +57,15 @@ def check_parity(job: Job, channel: Channel) -> None:
         if channel.rank == 0:
             channel.phase("reference")
             alone = Place(devices=place.devices[:1], mesh=None)
-            start, reference = _train(replace(job, case=reference_case), alone, rank=0, check_weight=True)
+            start, reference, _ = _train(replace(job, case=reference_case), alone, rank=0, check_weight=True)
         channel.phase("parity steps")
-        _, trained = _train(job, place, rank=channel.rank, check_weight=False)
-        channel.reply(_compare(start, reference, trained) if channel.rank == 0 else {})
+        _, trained, seen = _train(job, place, rank=channel.rank, check_weight=False)
+        compared = _compare(start, reference, trained) if channel.rank == 0 else {}
+        channel.reply({**compared, "seen": list(seen), "expected": expected_shares(case)})
 
 
-def _train(job: Job, place: Place, *, rank: int, check_weight: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Parameters before and after the parity steps, whole and on the CPU."""
+def _train(job: Job, place: Place, *, rank: int, check_weight: bool) -> Trained:
+    """Parameters before and after the parity steps, whole and on the CPU, and the samples of each forward."""
     case, strategy = job.case, strategies.registry.get(job.case.strategy)
     workload = workloads.registry.get(case.workload)(case.size)
     levers.set_float32_precision(case.precision)
@@ -75,12 +79,12 @@ def _train(job: Job, place: Place, *, rank: int, check_weight: bool) -> tuple[di
         train=False,
         seed=job.seed,
     )
-    start = trainer.full_parameters()
+    start, seen = trainer.full_parameters(), trainer.observe()
     for batch in make_batches(workload, strategy, case, job.source, rank=rank, seed=job.seed, count=STEPS):
         terms = trainer.step(batch)
         if check_weight:
             _check_weight(batch, float(terms[1]), case.workload)
-    return start, trainer.full_parameters()
+    return start, trainer.full_parameters(), seen
 
 
 def _check_weight(batch: StepBatch, weight: float, workload: str) -> None:
@@ -110,9 +114,14 @@ def _compare(start: Mapping[str, Tensor], reference: Mapping[str, Tensor], train
 def parity_of(launcher: Launcher, job: Job, world_size: int) -> LaunchResult:
     """Run one parity launch of `job.case` (see `parity_case`); a miss is an error with its figure."""
 
+    wrong: list[Outcome] = []
+
     def drive(session: Session, clock: Clock) -> tuple[Trace, None]:
-        reply = session.command({"op": "finish"})[0]
+        replies = session.command({"op": "finish"})
         clock.measured_seconds = clock.lap()
+        reply = replies[0]
+        seen = sorted(int(size) for each in replies for size in each["seen"])  # type: ignore[union-attr,arg-type]
+        wrong.extend(wrong_shares(reply["expected"], seen))  # type: ignore[arg-type]
         parity = ParityTrace(
             error=float(reply["error"]),  # type: ignore[arg-type]
             lossy=levers.lossy(job.case),
@@ -124,7 +133,24 @@ def parity_of(launcher: Launcher, job: Job, world_size: int) -> LaunchResult:
     result = run_launch(launcher, check_parity, job, world_size, drive)
     if result.trace is None or result.trace.parity is None:
         return result
-    return replace(result, outcome=verdict(result.trace.parity))
+    return replace(result, outcome=wrong[0] if wrong else verdict(result.trace.parity))
+
+
+def expected_shares(case: Case) -> list[Plain]:
+    """Samples of every forward of the parity steps, over all devices, sorted: what `chunk_sizes` says."""
+    per_micro_batch = [size for size in strategies.registry.get(case.strategy).chunk_sizes(case) if size]
+    return list(sorted(per_micro_batch * STEPS * case.accumulation_steps))
+
+
+def wrong_shares(expected: Sequence[int], seen: Sequence[int]) -> list[Outcome]:
+    """An error where the devices did not take the samples that the row says: a row called dp is data parallel."""
+    if list(seen) == list(expected):
+        return []
+    reason = (
+        f"the devices took {sorted(set(seen))} samples in {len(seen)} forwards, not {sorted(set(expected))} in "
+        f"{len(expected)}: this strategy does not split the batch as chunk_sizes says"
+    )
+    return [Outcome(status="error", reason=reason, phase="parity")]
 
 
 def verdict(parity: ParityTrace) -> Outcome:

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from bench.levers import autocast
 from bench.schema import Case
 from bench.strategies import Context, Strategy
-from bench.structure import map_tensors
+from bench.structure import map_tensors, samples_in
 from bench.workloads import Batch, DataSource, Workload
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -37,9 +37,13 @@ class PrecisionModule(nn.Module):
         super().__init__()
         self.model = model
         self._loss = workload.loss if loss_inside else None
+        self.seen: list[int] | None = None
+        """Samples of every forward while it is a list, which replicas share; the parity check looks at it."""
         self._precision, self._device_type = case.precision, case.device_type
 
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any = None) -> Any:
+        if self.seen is not None:
+            self.seen.append(samples_in((args, kwargs)))
         with autocast(self._precision, self._device_type):
             output = self.model(*args, **kwargs)
             if self._loss is None:
@@ -118,6 +122,7 @@ class Trainer:
         self.workload, self.strategy, self.case, self.devices = workload, strategy, case, devices
         self._loss_inside = strategy.loss_inside(case)
         module = PrecisionModule(model, workload, case, self._loss_inside)
+        self._module = module
         context = Context(case=case, devices=devices, blocks=tuple(workload.blocks(model)), mesh=mesh)
         self.wrapped = strategy.wrap(module, context)
         self.optimizer = (optimizer or workload.optimizer)(self.wrapped.parameters())
@@ -148,6 +153,12 @@ class Trainer:
         with autocast(self.case.precision, self.case.device_type):
             loss_sum, weight = self.workload.loss(output, to_device(targets, device))
         return torch.stack([loss_sum.float(), weight.float()])
+
+    def observe(self) -> list[int]:
+        """A list that gets the samples of every forward from now on, replica by replica."""
+        seen: list[int] = []
+        self._module.seen = seen
+        return seen
 
     def full_parameters(self) -> dict[str, Tensor]:
         """Whole parameters on the CPU by the model's own names; every rank must call it."""

@@ -16,6 +16,8 @@ from bench.measuring.machine import Machine
 from bench.planning.presets import PRESETS, Preset
 from bench.schema import NameValue
 
+LARGEST_BATCH = 10**9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyChoice:
@@ -71,6 +73,8 @@ def choose_devices(options: RunOptions, machine: Machine) -> tuple[int, ...]:
             return tuple(range(there))
         return (0, 1) if there > 1 else (0, 0)
     text = options.devices.strip()
+    if not text:
+        raise UsageError(f"--devices is empty; give a number or a list such as 0,1; {have}")
     try:
         listed = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
@@ -108,8 +112,9 @@ def _strategy(text: str) -> StrategyChoice:
             raise UnknownNameError(f"option of {name}", key, [known.name for known in strategy.options])
         if not equals:
             raise UsageError(f"{name}:{item} lacks a value; write {name}:{key}=VALUE")
+        value = option.check(value)
         given.setdefault(key, value)
-        if given[key] != option.check(value):
+        if given[key] != value:
             raise UsageError(f"{name}:{key} is given twice, as {given[key]} and {value}; give one of them")
         if value != option.default:
             settings.add(NameValue(name=key, value=value))
@@ -152,8 +157,10 @@ def choose_batches(text: str | None, option: str) -> list[int]:
         return []
     batches = []
     for part in _parts(text, option):
-        if not part.isdecimal() or int(part) < 1:
-            raise UsageError(f"{option} {part!r} is not a number of samples; write 1 or more, e.g. {option} 64")
+        if not part.isdecimal() or not 1 <= int(part) <= LARGEST_BATCH:
+            raise UsageError(
+                f"{option} {part!r} is not a number of samples from 1 to {LARGEST_BATCH}; write e.g. {option} 64"
+            )
         batches.append(int(part))
     return batches
 

@@ -25,6 +25,7 @@ from bench.workloads import Workload
 INTERMEDIATE_COUNTS = (2, 4, 8)
 LOSS_ON_REPLICA = NameValue(name="loss_on", value="replica")
 DATA_KINDS = ("synthetic", "real")
+LONGEST_TIMEOUT_SECONDS = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +135,7 @@ def make_plan(options: RunOptions, machine: Machine) -> Plan:
         raise UnknownNameError("data", options.data, DATA_KINDS)
     if options.global_batch_size is not None and options.batch_per_device is not None:
         raise UsageError("--global-batch-size and --batch-per-device exclude each other; give one of them")
-    for name, value in (("--launches", options.launches), ("--rounds", options.rounds)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name} {value} measures nothing; use 1 or more")
-    if options.launch_timeout is not None and not options.launch_timeout > 0:
-        raise UsageError(f"--launch-timeout {options.launch_timeout:g} is no time; use seconds above 0")
+    _check_numbers(options)
     preset = choose.choose_preset(options, machine)
     plan = Plan(
         options=options,
@@ -154,6 +151,21 @@ def make_plan(options: RunOptions, machine: Machine) -> Plan:
     for lever, text in plan.levers:
         lever.apply(_any_case(plan), text)
     return plan
+
+
+def _check_numbers(options: RunOptions) -> None:
+    for name, value in (("--launches", options.launches), ("--rounds", options.rounds)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name} {value} measures nothing; use 1 or more")
+    limit = options.launch_timeout
+    if limit is not None and not 0 < limit <= LONGEST_TIMEOUT_SECONDS:
+        raise UsageError(
+            f"--launch-timeout {limit:g} is no time; use seconds above 0, at most {LONGEST_TIMEOUT_SECONDS}"
+        )
+    if not 0 <= options.seed < 1 << 32:
+        raise UsageError(f"--seed {options.seed} is out of range; use 0 to {(1 << 32) - 1}")
+    if options.data_root is not None and not options.data_root.expanduser().exists():
+        raise UsageError(f"--data-root {options.data_root} does not exist; correct it, or leave it out")
 
 
 def _any_case(plan: Plan) -> Case:

@@ -39,6 +39,7 @@ def describe_run(
     cuda_version: str | None = None,
     driver_version: str | None = None,
     nccl_version: str | None = None,
+    planned_launches: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Run:
     """The row of table `run`: what the caller knows, and what this machine tells. `started_at` defaults to now."""
@@ -51,6 +52,7 @@ def describe_run(
         preset=preset,
         device_type=device_type,
         seed=seed,
+        planned_launches=planned_launches,
         command_line=command_line,
         devices=devices,
         cpu_name=cpu,

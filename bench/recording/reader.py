@@ -9,7 +9,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,9 @@ def _read_file(path: Path, table: str, problems: list[str], metrics: dict[str, M
     except (pa.ArrowException, OSError, ValueError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ResultsError(f"{path}: set aside, not a readable parquet file ({first_line})") from error
-    lacking = [name for name in _KEYS[table] if name not in content.column_names]
+    # A column that came with a later layout has a default; without one it was always there.
+    required = [item.name for item in fields(TABLES[table]) if item.default is MISSING]
+    lacking = [name for name in required if name not in content.column_names]
     if lacking:
         raise ResultsError(f"{path}: set aside, column {lacking[0]} is missing")
     metrics |= _metrics(metadata.get(METRICS_KEY), path, problems)

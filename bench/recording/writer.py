@@ -10,6 +10,7 @@ A crash loses the launch under way at the most.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -55,7 +56,11 @@ class RunWriter:
             raise ResultsError(f"{self.folder} exists; choose another --run-id or remove the folder") from None
         except OSError as error:
             raise ResultsError(f"cannot make {self.folder}: {error.strerror}; choose another --results DIR") from error
-        self._write("run", [run], self.folder / "run.parquet")
+        try:
+            self._write("run", [run], self.folder / "run.parquet")
+        except ResultsError:
+            shutil.rmtree(self.folder)
+            raise
 
     def add(self, launch: Launch, samples: Sequence[Sample]) -> None:
         """Put a finished launch and its samples on the disk at once.

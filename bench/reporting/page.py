@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -19,6 +20,8 @@ from bench.reporting.cells import Line, lines
 from bench.reporting.charts import Bar, bar_chart
 from bench.reporting.units import scale_of
 from bench.schema import Device, NameValue, Run
+
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,7 @@ def render_page(data: RunData) -> str:
         loader=PackageLoader("bench.reporting"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_readable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -87,6 +91,13 @@ def render_page(data: RunData) -> str:
         failures=[launch for launch in data.launches if launch.traceback],
         memory=data.metrics.get(_memory_metric(data.run.device_type)),
     )
+
+
+def _readable(value: object) -> object:
+    """Text without control characters, which HTML must not hold; what is markup already stays as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return _CONTROLS.sub("\ufffd", value)
 
 
 def _title(run: Run) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from bench import workloads
 from bench.host import cpu_cores
 from bench.measuring.launcher import Launcher
 from bench.measuring.machine import Machine, find_machine
@@ -34,7 +35,7 @@ class Machinery:
             self._machine = find_machine(device_type, self.launcher)
         return self._machine
 
-    def describe(self, plan: Plan, command_line: str) -> Run:
+    def describe(self, plan: Plan, command_line: str, planned_launches: int) -> Run:
         """The run's row: its id, its options and its environment."""
         machine, options = plan.machine, plan.options
         if options.run_id is not None:
@@ -46,6 +47,7 @@ class Machinery:
             device_type=machine.device_type,
             seed=options.seed,
             command_line=command_line,
+            planned_launches=planned_launches,
             devices=tuple(machine.devices[ordinal] for ordinal in used),
             cuda_version=machine.cuda_version,
             driver_version=machine.driver_version,
@@ -64,6 +66,13 @@ def run_notes(plan: Plan) -> tuple[str, ...]:
         )
     if len(set(plan.devices)) < len(plan.devices):
         notes.append("a device is listed more than once: this tries the code, its speed means nothing")
+    unused = [
+        name
+        for name in plan.workloads
+        if (plan.options.data or workloads.registry.get(name).default_data) == "synthetic"
+    ]
+    if plan.options.data_root is not None and unused:
+        notes.append(f"--data-root is not used by {', '.join(unused)}: synthetic data; add --data real to use it")
     return tuple(notes)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from bench import workloads
-from bench.planning.plan import Plan
+from bench.planning.plan import Plan, reason_to_skip
 from bench.recording.reader import read_run
 from bench.reporting.page import render
 from bench.reporting.terminal import print_summary
@@ -44,7 +44,8 @@ def write_plan(reporter: Any, plan: Plan, run: Run, cases: Sequence[Case], *, dr
     )
     if dry_run:
         for case in distinct:
-            reporter.write_line(f"  {case}")
+            reason = reason_to_skip(case, plan.machine, None)
+            reporter.write_line(f"  {case}" + (f"  skipped: {reason}" if reason else ""), yellow=bool(reason))
     verb = "would be" if dry_run else "are"
     reporter.write_line(f"results {verb} in {plan.options.results / run.run_id}, the report in {plan.options.reports}")
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from bench import strategies, workloads
 from bench.analysis.estimates import estimate
-from bench.errors import BenchError
+from bench.errors import DataError, UsageError
 from bench.measuring.launch import Clock, LaunchResult, time_case
 from bench.measuring.launcher import Launcher
 from bench.measuring.parity import parity_of
@@ -147,8 +147,10 @@ class RunSession:
             try:
                 workload = workloads.registry.get(case.workload)(case.size)
                 self._sources[key] = workload.prepare(kind, self.plan.options.data_root, self._cache)
-            except BenchError as error:
+            except UsageError as error:
                 self._sources[key] = Outcome(status="skipped", reason=str(error), phase="data")
+            except DataError as error:
+                self._sources[key] = Outcome(status="error", reason=str(error), phase="data")
             except Exception as error:
                 self._sources[key] = Outcome(
                     status="error",

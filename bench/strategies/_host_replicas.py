@@ -95,7 +95,11 @@ class _Join(torch.autograd.Function):
         ctx.shapes = [[tensor.shape for tensor in column] for column in columns]
         joined = [torch.cat([_rows(tensor) for tensor in column]) for column in columns]
         ctx.mark_non_differentiable(
-            *(tensor for tensor, column in zip(joined, columns, strict=True) if not column[0].requires_grad)
+            *(
+                tensor
+                for tensor, column in zip(joined, columns, strict=True)
+                if not any(part.requires_grad for part in column)
+            )
         )
         return tuple(joined)
 
@@ -115,6 +119,20 @@ class _Join(torch.autograd.Function):
             [lambda r=replica, g=own: r.backward(g) for replica, own in zip(replicas, pieces, strict=True)]  # type: ignore[misc]
         )
         return (None, None, *(_total(leaves) for leaves in zip(*(replica.leaves for replica in replicas), strict=True)))
+
+
+def check_gatherable(output: Any) -> None:
+    """TypeError for an output that torch's gather cannot join: it takes tensors and None in tuples, lists and dicts."""
+    if isinstance(output, dict):
+        output = list(output.values())
+    if isinstance(output, (tuple, list)):
+        for item in output:
+            check_gatherable(item)
+    elif output is not None and not isinstance(output, Tensor):
+        raise TypeError(
+            f"DataParallel cannot gather an output of type {type(output).__name__}; return tensors in tuples, "
+            "lists or dicts, or compute the loss inside the replicas (loss_on=replica)"
+        )
 
 
 def _length(shape: torch.Size) -> int:
@@ -149,6 +167,8 @@ class HostDataParallel(nn.Module):
         outputs = _concurrently(
             [lambda r=replica, i=own: r.forward(*i, grad) for replica, own in zip(replicas, inputs, strict=True)]  # type: ignore[misc]
         )
+        for output in outputs:
+            check_gatherable(output)
         columns = [list(column) for column in zip(*(tensors_of(output) for output in outputs), strict=True)]
         if grad:
             joined = _Join.apply(replicas, columns, *self.module.parameters())

@@ -27,12 +27,12 @@ class Option:
     values: tuple[str, ...] = ()
 
     def check(self, text: str) -> str:
-        """`text` if the option can take it; UsageError lists what it can."""
+        """`text` in its usual form if the option can take it; UsageError lists what it can."""
         if self.values and text not in self.values:
             raise UsageError(f"{self.name} cannot be {text!r}; it is one of: {', '.join(self.values)}")
         if not self.values and not text.isdecimal():
             raise UsageError(f"{self.name} cannot be {text!r}; it is a whole number from 0")
-        return text
+        return text if self.values else str(int(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.schema import Case
 from bench.strategies.base import Context, Option, Strategy, register
 
 BUCKET_CAP_MB = Option(name="bucket_cap_mb", default="25", meaning="size of a gradient bucket in MiB")
@@ -20,6 +21,11 @@ class DDP(Strategy):
     name = "ddp"
     summary = "torch.nn.parallel.DistributedDataParallel"
     options = (BUCKET_CAP_MB, STATIC_GRAPH)
+
+    def unsupported(self, case: Case) -> str | None:
+        if self.option(case, "static_graph") == "on" and case.accumulation_steps > 1:
+            return "DDP cannot skip synchronisation (no_sync) in a static graph; use static_graph=off or 1 step"
+        return None
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         device = context.devices[0]

@@ -72,7 +72,7 @@ class Workload(ABC):
         """Make `data` (synthetic or real) ready, once, before any worker starts.
 
         Files that have to be unpacked or decoded go into `cache`, written atomically.
-        Raises UsageError with the remedy when the data is not there.
+        Raises UsageError with the remedy when the data is not there, DataError when it is damaged.
         """
 
     @abstractmethod

@@ -26,13 +26,22 @@ def rounds(launch: Launch, metric: str, values: Sequence[float]) -> list[Sample]
 
 
 def test_median_of_rounds_then_geometric_mean_of_launches() -> None:
-    # medians 2 and 8 (the mean of an even number's middle pair): geometric mean 4, half-width 12.7062 * ln 2
-    samples = rounds(LAUNCHES[0], "step_seconds", [1, 2, 90]) + rounds(LAUNCHES[1], "step_seconds", [7, 9])
+    # medians 2 and 8 (the geometric mean of 4 and 16): geometric mean 4, half-width 12.7062 * ln 2
+    samples = rounds(LAUNCHES[0], "step_seconds", [1, 2, 90]) + rounds(LAUNCHES[1], "step_seconds", [4, 16])
     (found,) = estimated(samples)
     assert found.value == pytest.approx(4.0)
     assert found.low == pytest.approx(4.0 / 2**12.706204736174694)
     assert (found.smallest, found.largest, found.launches, found.rounds) == (2.0, 8.0, 2, 5)
     assert found.note is None
+
+
+def test_a_rate_is_the_batch_over_the_step_time_beside_it() -> None:
+    # two rounds of 0.2 and 0.3 s at 128 samples: the mean of the rates, 533.3, would not fit any step time
+    steps = rounds(LAUNCHES[0], "step_seconds", [0.2, 0.3])
+    rates = rounds(LAUNCHES[0], "samples_per_second", [128 / 0.2, 128 / 0.3])
+    of = {found.metric: found.value for found in estimated(steps + rates)}
+    step, rate = of["step_seconds"], of["samples_per_second"]
+    assert step is not None and rate is not None and step * rate == pytest.approx(128)
 
 
 def test_one_launch_says_too_few() -> None:

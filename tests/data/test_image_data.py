@@ -15,7 +15,7 @@ from PIL import Image
 from bench.data import images as image_data
 from bench.data.files import data_folders, is_real, save_rows
 from bench.data.images import NoiseImages, StoredImages, prepare_image_folder, save_images
-from bench.errors import UnknownNameError, UsageError
+from bench.errors import DataError, UnknownNameError, UsageError
 
 
 def write_image(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (40, 30)) -> Path:
@@ -110,7 +110,7 @@ def test_decoding_scales_the_shorter_side_and_cuts_the_centre(tmp_path: Path) ->
 def test_a_corrupt_image_is_named(folder: Path, tmp_path: Path, content: bytes) -> None:
     bad = folder / "images" / "dog" / "2.png"
     bad.write_bytes(content)
-    with pytest.raises(UsageError, match=f"1 of 4 images cannot be decoded: {re.escape(str(bad))}.*replace or remove"):
+    with pytest.raises(DataError, match=f"1 of 4 images cannot be decoded: {re.escape(str(bad))}.*replace or remove"):
         prepare_image_folder(folder, tmp_path / "cache", 16, 1000)
     assert not list((tmp_path / "cache").iterdir())
 
@@ -120,7 +120,7 @@ def test_a_truncated_jpeg_is_named(folder: Path, tmp_path: Path) -> None:
     bad = folder / "images" / "dog" / "1.jpg"
     Image.fromarray(noise).save(bad)
     bad.write_bytes(bad.read_bytes()[:1500])
-    with pytest.raises(UsageError, match=re.escape(str(bad))):
+    with pytest.raises(DataError, match=re.escape(str(bad))):
         prepare_image_folder(folder, tmp_path / "cache", 16, 1000)
 
 
@@ -135,7 +135,7 @@ def test_missing_images_say_what_was_looked_for(tmp_path: Path) -> None:
 
 
 def test_too_many_classes(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="2 class folders, the model has 1 classes; keep at most 1"):
+    with pytest.raises(DataError, match="2 class folders, the model has 1 classes; keep at most 1"):
         prepare_image_folder(folder, tmp_path, 16, 1)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bench.data import mnist
 from bench.data.images import StoredImages
 from bench.data.mnist import IMAGES, LABELS, prepare_mnist, shipped_mnist
-from bench.errors import UsageError
+from bench.errors import DataError, UsageError
 
 
 def idx(magic: int, array: NDArray[np.uint8]) -> bytes:
@@ -104,5 +104,5 @@ def test_damaged_folders(tmp_path: Path, name: str, content: bytes | None, messa
     (tmp_path / "root" / name).unlink(missing_ok=True)
     if content is not None:
         (tmp_path / "root" / name).write_bytes(content)
-    with pytest.raises(UsageError, match=f"{message}.*(download|leave out)"):
+    with pytest.raises(DataError, match=f"{message}.*(download|leave out)"):
         prepare_mnist(tmp_path / "root", tmp_path / "cache")

@@ -20,7 +20,7 @@ from bench.data.text import (
     pack,
     prepare_text,
 )
-from bench.errors import UsageError
+from bench.errors import DataError, UsageError
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "near", "Grünfeld", "and", "17", "towns"]
 
@@ -143,8 +143,8 @@ def test_missing_text_says_what_was_looked_for(tmp_path: Path) -> None:
 
 def test_unusable_text(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("one two")
-    with pytest.raises(UsageError, match="less than one sequence of 16 tokens; add text"):
+    with pytest.raises(DataError, match="less than one sequence of 16 tokens; add text"):
         prepare_text(tmp_path, tmp_path / "cache", 16, 200)
     (tmp_path / "short.txt").write_bytes(b"\xff\xfe\x00 latin")
-    with pytest.raises(UsageError, match="short.txt is not UTF-8 text.*convert or remove it"):
+    with pytest.raises(DataError, match="short.txt is not UTF-8 text.*convert or remove it"):
         prepare_text(tmp_path, tmp_path / "cache", 16, 200)

@@ -139,6 +139,9 @@ class EqualWeightForUnequalChunks(Strategy):
     one_process = True
     scatters = True
 
+    def chunk_sizes(self, case: Case) -> tuple[int, ...]:
+        return (case.micro_batch_size - 1, 1)
+
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         micro = context.case.micro_batch_size
         return _MeanOfMeans(HostDataParallel(model, lambda batch: [micro - 1, 1]), [micro - 1, 1])
@@ -186,6 +189,21 @@ def unequal_shards(job: Job, channel: Channel) -> None:
 
 def equal_weight_for_unequal_shards(job: Job, channel: Channel) -> None:
     _parity_with(EqualWeightForUnequalShards, job, channel)
+
+
+class BareModelCalledDP(Strategy):
+    """What torch's DataParallel is on a machine without a GPU."""
+
+    name = PLANTED
+    summary = "planted"
+    one_process = True
+
+    def wrap(self, model: nn.Module, context: Context) -> nn.Module:
+        return model
+
+
+def bare_model_called_dp(job: Job, channel: Channel) -> None:
+    _parity_with(BareModelCalledDP, job, channel)
 
 
 def equal_weight_for_unequal_chunks(job: Job, channel: Channel) -> None:

@@ -92,6 +92,16 @@ def test_unequal_chunks_with_equal_weight_are_caught(launcher: Launcher, monkeyp
     assert found.error > 100 * PARITY_LIMIT
 
 
+def test_bare_model_that_calls_itself_data_parallel_is_caught(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome, found = planted_parity(launcher, monkeypatch, planted.bare_model_called_dp, one_process=True)
+    assert found.error == 0.0  # it trains just what one device trains, since it is one
+    assert outcome.status == "error"
+    # 4 samples over 2 devices, 3 steps
+    assert "the devices took [4] samples in 3 forwards, not [2] in 6" in str(outcome.reason)
+
+
 def test_unequal_shards_weighted_by_their_samples_have_parity(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,7 @@ def test_unknown_name_lists_what_exists(options: dict[str, str], words: tuple[st
         ({"levers": "accumulation_steps"}, ("accumulation_steps", "lacks a value")),
         ({"levers": "accumulation_steps=0"}, ("accumulation_steps", "'0'", "whole number from 1")),
         ({"levers": "accumulation_steps=two"}, ("accumulation_steps", "'two'")),
-        ({"global_batch_size": "0"}, ("--global-batch-size", "'0'", "1 or more")),
+        ({"global_batch_size": "0"}, ("--global-batch-size", "'0'", "from 1 to")),
         ({"global_batch_size": "64,many"}, ("--global-batch-size", "'many'")),
         ({"global_batch_size": "-8"}, ("--global-batch-size", "'-8'")),
         ({"batch_per_device": "1.5"}, ("--batch-per-device", "'1.5'")),

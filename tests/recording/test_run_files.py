@@ -127,10 +127,10 @@ def rewrite(path: Path, table: pa.Table, **metadata: str) -> None:
 def test_an_older_layout_gets_nulls_and_a_newer_column_is_noted(tmp_path: Path) -> None:
     folder = two_launches(tmp_path).folder
     old = folder / "parts" / "launches-00000.parquet"
-    table = pq.read_table(old).drop_columns(["backend", "settings"])
+    table = pq.read_table(old).drop_columns(["backend", "phase"])
     rewrite(old, table.append_column("colour", pa.array(["red"])))
     data = read_run(folder)
-    assert data.launches[0].backend is None and data.launches[0].settings == ()
+    assert data.launches[0].backend is None and data.launches[0].phase is None
     assert data.launches[1] == made_launch(CASE, 1, 1)
     assert data.problems == (f"{old}: left out unknown columns colour",)
 

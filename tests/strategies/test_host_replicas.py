@@ -164,11 +164,20 @@ class Shaped(nn.Module):
 SHAPES: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "tuple": lambda a, b: (a, b),
     "list": lambda a, b: [a, b],
-    "dict": lambda a, b: {"a": a, "b": [b, "text", None]},
+    "dict": lambda a, b: {"a": a, "b": [b, None]},
     "namedtuple": Pair,
-    "dataclass": lambda a, b: Both(images=a, name="name"),
     "ModelOutput": lambda a, b: MaskedLMOutput(logits=a, hidden_states=(a * 2, b)),
 }
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [lambda a, b: {"a": a, "b": "text"}, lambda a, b: (a, 3), lambda a, b: Both(images=a, name="name")],
+    ids=["text", "number", "dataclass"],
+)
+def test_what_torch_cannot_gather_breaks_here_too(shape: Callable[[Tensor, Tensor], Any], split: Split) -> None:
+    with pytest.raises(TypeError, match="DataParallel cannot gather an output of type (str|int|Both); return tensors"):
+        HostDataParallel(Shaped(shape), split)(images())
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
