@@ -68,7 +68,10 @@ def _list(options: argparse.Namespace) -> None:
     try:
         rows = [(name, " ".join(text.split())) for name, text in listed[options.what](options.results)]
     except ModuleNotFoundError as error:
-        raise UsageError(f"listing {options.what} needs {error.name}, which is not installed; install it") from error
+        raise UsageError(
+            f"listing {options.what} needs {error.name}, which this Python does not have; use the one that measures, "
+            "in a checkout .nox/env/bin/python"
+        ) from error
     width = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
         print(f"{name:<{width}}  {text}".rstrip())

@@ -23,8 +23,9 @@ from bench.planning.cli import add_options, read_options
 from bench.planning.plan import Plan, make_plan, reason_to_skip
 from bench.running.machinery import Machinery, open_run
 from bench.running.progress import Progress, write_plan, write_report, write_summary
+from bench.running.replay import ReplayClock, replay
 from bench.running.session import Finished, RunSession
-from bench.schema import Case, Launch, Trace
+from bench.schema import Case, Launch
 
 Measure = Callable[[], None]
 
@@ -170,7 +171,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     reporter = _reporter(config)
     try:
-        run = state.machinery.describe(state.plan, shlex.join(sys.argv), len(items))
+        run = state.machinery.describe(state.plan, _command_line(), len(items))
         write_plan(reporter, state.plan, run, [item.case for item in items], dry_run=state.plan.options.dry_run)
         if state.plan.options.dry_run:
             return True
@@ -183,27 +184,16 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     return None
 
 
+def _command_line() -> str:
+    """What was typed, without the place where pytest is installed."""
+    return shlex.join(["pytest", *sys.argv[1:]])
+
+
 def _reporter(config: pytest.Config) -> Any:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:
         raise pytest.UsageError("a run needs pytest's terminal plugin; leave out -p no:terminal")
     return reporter
-
-
-class ReplayClock:
-    """A timer that stands still but for `advance`; pytest-benchmark reads it."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-
-    def advance(self, seconds: float) -> None:
-        self._now += seconds
-
-    def timer(self) -> Callable[[], float]:
-        def replayed_seconds_per_step() -> float:
-            return self._now
-
-        return replayed_seconds_per_step
 
 
 @pytest.fixture
@@ -227,7 +217,7 @@ def measure(request: pytest.FixtureRequest, replay_clock: ReplayClock, benchmark
         finished = _recorded(request, lambda session: session.time(item.case, item.launch))
         _conclude(finished.row)
         assert finished.trace is not None
-        _replay(benchmark, replay_clock, finished.trace, finished.row)
+        replay(benchmark, replay_clock, finished.trace, finished.row)
 
     yield run
 
@@ -267,25 +257,6 @@ def _conclude(row: Launch) -> None:
     if row.status != "ok":
         where = f" (rank {row.rank}, {row.phase})" if row.rank is not None else ""
         pytest.fail("\n".join(filter(None, [f"{row.status}{where}: {row.reason}", row.traceback])), pytrace=False)
-
-
-def _replay(benchmark: Any, clock: ReplayClock, trace: Trace, row: Launch) -> None:
-    seconds = [duration / trace.steps_per_round for duration in trace.round_seconds]
-    rounds = iter(seconds)
-    benchmark.extra_info.update(
-        case_id=row.case_id,
-        run_id=row.run_id,
-        launch=row.launch,
-        strategy=row.strategy,
-        workload=row.workload,
-        num_devices=row.num_devices,
-        global_batch_size=row.global_batch_size,
-        precision=row.precision,
-        device_type=row.device_type,
-        emulated=row.emulated,
-        samples_per_step=row.global_batch_size,
-    )
-    benchmark.pedantic(lambda: clock.advance(next(rounds, 0.0)), rounds=len(seconds), iterations=1)
 
 
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:

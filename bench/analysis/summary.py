@@ -95,6 +95,21 @@ class WorkloadSummary:
     def fastest(self) -> Row | None:
         return self.ranked[0] if self.ranked else None
 
+    @property
+    def rivals(self) -> tuple[Row, ...]:
+        """Ranked rows that cannot be told from the fastest: the interval of the ratio holds 1, or there is none."""
+        best, *others = self.ranked or (None,)
+        return tuple(row for row in others if best is not None and not _surely_faster(best, row))
+
+
+def _surely_faster(best: Row, other: Row) -> bool:
+    if best.throughput is None or other.throughput is None:
+        return False
+    if min(*best.throughput.launches, *other.throughput.launches) <= 0:
+        return False
+    low = ratio_interval(best.throughput.launches, other.throughput.launches).low
+    return low is not None and low > 1
+
 
 def summarise(data: RunData) -> tuple[WorkloadSummary, ...]:
     """The comparison per workload, in the run's order.

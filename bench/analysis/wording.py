@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.analysis.estimates import TOO_FEW
-from bench.analysis.intervals import Interval, ratio_interval
+from bench.analysis.intervals import Interval
 from bench.analysis.summary import EMULATED, Ratio, Row, WorkloadSummary
 from bench.recording.reader import RunData
 
@@ -45,10 +45,19 @@ def verdict(summary: WorkloadSummary) -> str:
     count = len(summary.ranked)
     among = "the only case that can be ranked" if count == 1 else f"the fastest of the {count} ranked cases"
     setting = f"{devices}, global batch {axes.global_batch_size}, {axes.precision}"
-    words = [f"{best.label} ({setting}) was {among} at {number(best.throughput.value)} samples/s"]
+    rivals = summary.rivals
+    if rivals:
+        listed = _listed([best.title, *(row.title for row in rivals)])
+        text = f"No clear winner among {listed}: {_why_unclear(best)}; measure with more (--launches). "
+        text += f"Fastest so far: {best.label} ({setting})"
+    else:
+        text = f"{best.label} ({setting}) was {among}"
+    text += f" at {number(best.throughput.value)} samples/s"
     if factors := _factors(best):
-        words.append(f": {factors}")
-    return "".join(words) + "." + _lead(summary.ranked)
+        text += f": {factors}"
+    if all(row.result.axes.strategy != "single" for row in summary.rows):
+        text += "; add single to --strategies for a baseline"
+    return text + "."
 
 
 def _factors(best: Row) -> str:
@@ -57,37 +66,24 @@ def _factors(best: Row) -> str:
     return " and ".join(f"{times(ratio.interval)} {name} at the {ratio.basis}" for name, ratio in sound)
 
 
-def _lead(ranked: Sequence[Row]) -> str:
-    """Which of the others cannot be told from the fastest, by the interval of the ratio."""
-    best, *others = ranked
-    unclear, unknown = [], []
-    for row in others:
-        if best.throughput is None or row.throughput is None:
-            continue
-        if min(*best.throughput.launches, *row.throughput.launches) <= 0:
-            continue
-        inside = ratio_interval(best.throughput.launches, row.throughput.launches).contains(1.0)
-        if inside is None:
-            unknown.append(row.title)
-        elif inside:
-            unclear.append(row.title)
-    text = ""
-    if unclear:
-        text += f" Its lead over {_listed(unclear)} is unclear: the interval of their ratio includes 1."
-    if unknown:
-        text += f" How sure its lead over {_listed(unknown)} is cannot be said: {TOO_FEW}."
-    return text
+def _why_unclear(best: Row) -> str:
+    count = len(best.throughput.launches) if best.throughput else 0
+    if count < 2:
+        return f"{TOO_FEW} for an interval"
+    return f"the intervals of their ratios over {count} launches include 1"
 
 
 def _listed(titles: Sequence[str]) -> str:
-    shown = "; ".join(titles[:3])
-    return f"{shown} and {len(titles) - 3} more" if len(titles) > 3 else shown
+    shown = " / ".join(titles[:4])
+    return f"{shown} and {len(titles) - 4} more" if len(titles) > 4 else shown
 
 
 def banner(data: RunData) -> str | None:
     """What must be read before any figure of the run, on every screen; None where there is nothing to say."""
     if data.run.device_type == "cpu":
-        return "CPU run: it shows the suite working, not GPU speed; dp and balanced_dp are emulated host replicas."
+        emulated = any(launch.emulated for launch in data.launches)
+        what = "; dp and balanced_dp are emulated host replicas" if emulated else ""
+        return f"CPU run: it shows the suite working, not GPU speed{what}."
     if any(launch.oversubscribed for launch in data.launches):
         return "Oversubscribed: a device was listed more than once; this shows the code working, not its speed."
     return None

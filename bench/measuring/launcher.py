@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -242,15 +243,20 @@ class Launcher:
         address = Address(port=self._store.port, prefix=prefix)
         logs = Logs(self._folder.name, prefix)
         worker = Worker(task=task, job=job, threads=self.threads_per_worker, address=address, logs=logs)
-        with _importable_package():
-            started = start_processes(  # type: ignore[no-untyped-call]
-                run_worker, (worker,), world_size, join=False, start_method="forkserver"
-            )
-        session = Session(Control(self._store, prefix, world_size), started.processes, limit_seconds, logs)
+        session = None
         try:
+            # Ctrl-C between the start of two workers would leave the first one to nobody.
+            with _interrupts_deferred(), _importable_package():
+                started = start_processes(  # type: ignore[no-untyped-call]
+                    run_worker, (worker,), world_size, join=False, start_method="forkserver"
+                )
+                session = Session(Control(self._store, prefix, world_size), started.processes, limit_seconds, logs)
             yield session
         except BaseException:
-            session.kill()
+            if session is not None:
+                session.kill()
+            for process in multiprocessing.active_children():
+                process.kill()
             raise
         else:
             session.end()
@@ -263,6 +269,22 @@ def _exists(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+@contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Hold Ctrl-C back until the block is over, then let it act. Only the main thread gets it anyway."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

@@ -55,8 +55,13 @@ def lines(summary: WorkloadSummary) -> list[Line]:
 
 def _line(row: Row, summary: WorkloadSummary, seconds: Scale, memory: Scale) -> Line:
     result = row.result
-    fastest = row is summary.fastest and len(summary.ranked) > 1
-    marks = {"fastest": fastest, "emulated": result.emulated, "oversubscribed": result.oversubscribed}
+    leads = row is summary.fastest and len(summary.ranked) > 1
+    marks = {
+        "fastest": leads and not summary.rivals,
+        "fastest so far": leads and bool(summary.rivals),
+        "emulated": result.emulated,
+        "oversubscribed": result.oversubscribed,
+    }
     axes = result.axes
     batch = str(axes.global_batch_size)
     return Line(

@@ -181,7 +181,7 @@ def _facts(run: Run) -> list[Fact]:
 
 def _text(value: object) -> str:
     if value is None:
-        return "unknown"
+        return "none, or not known"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):

@@ -53,7 +53,7 @@ def _table(summary: WorkloadSummary, device_type: str) -> Table:
 def _cells(line: Line) -> list[Text]:
     name = Text(line.label)
     if line.marks:
-        name.append(f" [{', '.join(line.marks)}]", style="green" if "fastest" in line.marks else "yellow")
+        name.append(f" [{', '.join(line.marks)}]", style="green" if line.marks == ("fastest",) else "yellow")
     failed = line.status.value != "ok"
     status = ": ".join(part for part in (line.status.value, line.status.detail) if part)
     return [

@@ -60,10 +60,9 @@ def run_notes(plan: Plan) -> tuple[str, ...]:
     """What a reader of the whole run must know."""
     notes = []
     if plan.machine.device_type == "cpu":
-        notes.append(
-            "CPU run: it shows the suite working, not GPU speed; dp and balanced_dp are host replicas (emulated) "
-            "and are not ranked"
-        )
+        emulated = [choice.name for choice in plan.strategies if choice.name in ("dp", "balanced_dp")]
+        replicas = f"; {' and '.join(emulated)}: host replicas (emulated), not ranked" if emulated else ""
+        notes.append(f"CPU run: it shows the suite working, not GPU speed{replicas}")
     if len(set(plan.devices)) < len(plan.devices):
         notes.append("a device is listed more than once: this tries the code, its speed means nothing")
     unused = [

@@ -36,18 +36,28 @@ def write_plan(reporter: Any, plan: Plan, run: Run, cases: Sequence[Case], *, dr
     expected = clock_text(plan.expected_seconds(timing, parity))
     names = ", ".join(dict.fromkeys(device.name for device in run.devices))
     reporter.section("dpbench", sep="-")
-    reporter.write_line(f"{plan.machine.device_type}, {len(plan.devices)} devices ({names}), preset {plan.preset.name}")
+    devices = _count(len(plan.devices), "device")
+    reporter.write_line(f"{plan.machine.device_type}, {devices} ({names}), preset {plan.preset.name}")
     for note in run.notes:
         reporter.write_line(note, yellow=True)
-    reporter.write_line(
-        f"{len(distinct)} cases, {timing} launches, {parity} parity checks; about {expected} (minutes:seconds)"
-    )
+    amount = ", ".join([_count(len(distinct), "case"), _count(timing, "launch"), _count(parity, "parity check")])
+    doubt = "; that is a figure for GPUs, CPUs take far longer" if _slow(plan) else ""
+    reporter.write_line(f"{amount}; about {expected} (minutes:seconds) when nothing else runs{doubt}")
     if dry_run:
         for case in distinct:
             reason = reason_to_skip(case, plan.machine, None)
             reporter.write_line(f"  {case}" + (f"  skipped: {reason}" if reason else ""), yellow=bool(reason))
     verb = "would be" if dry_run else "are"
     reporter.write_line(f"results {verb} in {plan.options.results / run.run_id}, the report in {plan.options.reports}")
+
+
+def _count(number: int, word: str) -> str:
+    plural = "es" if word.endswith("ch") else "s"
+    return f"{number} {word}{'' if number == 1 else plural}"
+
+
+def _slow(plan: Plan) -> bool:
+    return plan.machine.device_type == "cpu" and plan.size != "quick"
 
 
 class Progress:
@@ -90,7 +100,11 @@ class Progress:
     def _left(self) -> float:
         """Expected time of what has not run (s): the mean so far of its kind, else the preset's figure."""
         guess = {"timing": self._plan.expected_seconds(1, 0), "parity": self._plan.expected_seconds(0, 1)}
-        mean = {kind: statistics.fmean(known) if known else guess[kind] for kind, known in self._seconds.items()}
+        spent = sum(sum(known) for known in self._seconds.values())
+        guessed = sum(guess[kind] * len(known) for kind, known in self._seconds.items())
+        # This machine against the preset's figures, as far as it is known.
+        pace = spent / guessed if guessed else 1.0
+        mean = {kind: statistics.fmean(known) if known else pace * guess[kind] for kind, known in self._seconds.items()}
         return sum(mean[purpose] for purpose in self._waiting)
 
 

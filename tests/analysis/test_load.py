@@ -109,6 +109,15 @@ def test_parity_without_a_number_is_a_miss_and_a_lossy_lever_has_no_verdict(
     assert result.parity.status == status and result.parity.reason
 
 
+@pytest.mark.parametrize("status", ["ok?", "OK", ""])
+def test_a_status_that_nobody_knows_is_not_ok(tmp_path: Path, status: str) -> None:
+    writer = RunWriter(tmp_path, made_run(), METRICS)
+    launch = made_launch(made_case("ddp", 2, 64, precision="fp32"), 0, 0, status=status)
+    writer.add(launch, made_up.timed(launch, 100.0))
+    assert bench.load(writer.folder).iloc[0].status == (status or "unknown")
+    assert summarise(read_run(writer.folder))[0].ranked == ()
+
+
 def test_a_failed_parity_launch_gives_its_status(tmp_path: Path) -> None:
     case = made_case("ddp", 2, 64, precision="fp32")
     failed = [(replace(case, purpose="parity", global_batch_size=8), {"status": "error", "reason": "boom"})]

@@ -36,9 +36,29 @@ def test_ratios_ranking_and_reasons_of_a_gpu_run(tmp_path: Path) -> None:
     assert len(ddp.throughput.launches) == 6 and ddp.throughput.smallest < ddp.throughput.value < ddp.throughput.largest
     assert ddp.memory == tuple(value * 2**30 for value in (20.0, 21.0, 22.0, 23.0))
     text = verdict(summary)
-    assert text.startswith("ddp (4 devices, global batch 256, bf16) was the fastest of the 7 ranked cases")
+    # ddp and fsdp lie within each other's noise; all others are surely slower
+    assert [row.title for row in summary.rivals] == ["fsdp, 4 devices, batch 256"]
+    assert text.startswith(
+        "No clear winner among ddp, 4 devices, batch 256 / fsdp, 4 devices, batch 256: the intervals"
+    )
+    assert "over 6 launches include 1; measure with more (--launches). Fastest so far: ddp (4 devices" in text
     assert "times (3." in text and "single at the same global batch and 1.5" in text
-    assert "lead over fsdp, 4 devices, batch 256 is unclear" in text
+
+
+def test_a_sure_lead_is_called_the_fastest(tmp_path: Path) -> None:
+    plan: Plan = [
+        (made_case("single", 1, 64), [100.0, 101.0, 102.0], []),
+        (made_case("ddp", 2, 64), [150.0, 151.0, 152.0], []),
+    ]
+    (summary,) = summarise(read_run(write_run(tmp_path, plan)))
+    assert summary.rivals == ()
+    assert verdict(summary).startswith("ddp (2 devices, global batch 64, bf16) was the fastest of the 2 ranked cases")
+
+
+def test_without_a_baseline_it_says_how_to_get_one(tmp_path: Path) -> None:
+    (summary,) = summarise(read_run(write_run(tmp_path, [(made_case("ddp", 2, 64), [150.0], [])])))
+    assert "was the only case that can be ranked" in verdict(summary)
+    assert "add single to --strategies for a baseline" in verdict(summary)
 
 
 def test_by_hand_with_one_launch_at_the_batch_per_device(tmp_path: Path) -> None:
@@ -48,7 +68,7 @@ def test_by_hand_with_one_launch_at_the_batch_per_device(tmp_path: Path) -> None
     assert ratio and ratio.basis == "same batch per device"
     assert ratio.interval.value == pytest.approx(1.5) and ratio.interval.low is None
     assert "1.50 times (too few launches for an interval) single at the same batch per device" in verdict(summary)
-    assert "cannot be said: too few launches" in verdict(summary)
+    assert "No clear winner" in verdict(summary) and "too few launches for an interval; measure" in verdict(summary)
 
 
 def test_references_share_precision_and_levers(tmp_path: Path) -> None:

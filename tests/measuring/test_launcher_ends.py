@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,42 @@ def test_exception_in_the_driver_ends_the_workers(launcher: Launcher) -> None:
         session.replies()
         raise KeyboardInterrupt
     assert await_true(lambda: not workers(), seconds=5)
+
+
+def test_interrupt_between_the_starts_of_two_workers_leaves_neither(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = BaseProcess.start, []
+
+    def start_and_interrupt(process: BaseProcess) -> None:
+        start(process)
+        started.append(process)
+        if len(started) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(BaseProcess, "start", start_and_interrupt)
+    with pytest.raises(KeyboardInterrupt), launcher.start(planted.reply_pids, None, 2, 30.0):
+        pytest.fail("the interrupt was lost")
+    assert len(started) == 2  # held back until both had an owner
+    assert [process.exitcode for process in started] == [-signal.SIGKILL] * 2
+
+
+def test_worker_that_cannot_be_started_takes_the_others_with_it(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = BaseProcess.start, []
+
+    def start_once(process: BaseProcess) -> None:
+        if started:
+            raise OSError("planted: no more processes")
+        start(process)
+        started.append(process)
+
+    monkeypatch.setattr(BaseProcess, "start", start_once)
+    with pytest.raises(OSError, match="planted"), launcher.start(planted.reply_pids, None, 2, 30.0):
+        pytest.fail("it started")
+    started[0].join(5)
+    assert started[0].exitcode == -signal.SIGKILL
 
 
 def test_children_of_a_worker_do_not_outlive_it(launcher: Launcher) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +67,12 @@ def test_unknown_name_lists_what_exists(options: dict[str, str], words: tuple[st
         ({"rounds": -1}, ("--rounds -1", "1 or more")),
         ({"launch_timeout": 0.0}, ("--launch-timeout 0",)),
         ({"launch_timeout": float("nan")}, ("--launch-timeout nan",)),
+        ({"launch_timeout": float("inf")}, ("--launch-timeout inf", "at most 604800")),
+        ({"seed": -1}, ("--seed -1", "0 to 4294967295")),
+        ({"seed": 1 << 64}, ("--seed 18446744073709551616", "0 to 4294967295")),
+        ({"global_batch_size": "99999999999999999999"}, ("--global-batch-size", "1000000000")),
+        ({"devices": " "}, ("--devices is empty",)),
+        ({"data_root": Path("/nowhere/at/all")}, ("--data-root /nowhere/at/all does not exist",)),
     ],
     ids=str,
 )

@@ -29,7 +29,10 @@ def test_reports_and_lists_need_no_torch(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0] == str(tmp_path / "out" / f"{folder.name}.html")
     assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0, 2]"
-    assert done.stderr == "error: listing strategies needs torch, which is not installed; install it\n"
+    assert done.stderr == (
+        "error: listing strategies needs torch, which this Python does not have; use the one that measures, in a "
+        "checkout .nox/env/bin/python\n"
+    )
 
 
 def test_report_and_list_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,15 @@ def test_xdist_is_refused_with_the_remedy(suite: pytest.Pytester) -> None:
     assert_nothing_was_written(suite)
 
 
+def test_xdist_is_refused_in_its_workers_too(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the path does not tell that scenarios are among the tests."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    result = suite.runpytest_subprocess(".", "-p", "no:cacheprovider", "-n", "1", *CPU)
+    assert result.ret == 1 and "run the scenarios without pytest-xdist" in everything_said(result)
+    assert "INTERNALERROR" not in everything_said(result)
+    assert_nothing_was_written(suite)
+
+
 def test_xdist_is_not_refused_for_other_tests(suite: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     suite.path.joinpath("about_scenarios").mkdir()
@@ -113,6 +122,11 @@ def test_dry_run_lists_cases_time_and_places_and_writes_nothing(suite: pytest.Py
     assert "would be in kept/my-run" in said and "pages" in said
     assert not (suite.path / "kept").exists() and not (suite.path / "pages").exists()
     assert_nothing_was_written(suite)
+
+
+def test_dry_run_says_what_would_be_skipped_and_why(suite: pytest.Pytester) -> None:
+    said = run(suite, "--dry-run", *CPU, "--strategies", "ddp", "--global-batch-size", "7").stdout.str()
+    assert "global_batch_size 7 does not divide over 2 devices; use 6 or 8" in said
 
 
 def test_collect_only_shows_readable_ids_and_writes_nothing(suite: pytest.Pytester) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.errors import ResultsError
+from bench.errors import DataError, ResultsError
 from bench.measuring.launch import Clock, LaunchResult
 from bench.measuring.tasks import Job
 from bench.metrics import registry as metrics
@@ -254,6 +254,22 @@ def test_one_results_folder_holds_a_run_id_once(open_session: Open) -> None:
     open_session(plan)
     with pytest.raises(ResultsError, match=made_run().run_id):
         open_session(plan)
+
+
+def test_damaged_data_is_an_error_and_not_a_skip(open_session: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepare(self: MnistCnn, data: str, data_root: Any, cache: Path) -> Any:
+        raise DataError("digits.gz is damaged; download it again")
+
+    monkeypatch.setattr(MnistCnn, "prepare", prepare)
+    plan, (single, _) = mnist()
+    row = open_session(plan).time(single, 0).row
+    assert (row.status, row.reason) == ("error", "digits.gz is damaged; download it again")
+
+
+def test_data_root_that_nobody_reads_is_said(tmp_path: Path) -> None:
+    _, unused = run_notes(plan_of(cpu(), workloads="mnist_cnn,resnet50", data_root=tmp_path))
+    assert "--data-root is not used by resnet50:" in unused and "--data real" in unused
+    assert len(run_notes(plan_of(cpu(), workloads="mnist_cnn", data_root=tmp_path))) == 1
 
 
 def test_notes_say_what_a_figure_cannot_mean() -> None:

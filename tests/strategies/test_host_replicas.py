@@ -170,6 +170,25 @@ SHAPES: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 
 
+class SometimesConstant(nn.Module):
+    """The second output depends on its layer for samples above 0 only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.other = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.layer(x), self.other(x) if bool((x > 0).all()) else torch.zeros(len(x), 3)
+
+
+def test_output_that_needs_a_gradient_in_one_replica_only_gets_it() -> None:
+    module, x = SometimesConstant(), torch.cat([-torch.ones(2, 4), torch.ones(2, 4)])
+    first, second = HostDataParallel(module, lambda batch: [2, 2])(x)
+    (first.sum() + second.sum()).backward()
+    # 2 samples of ones reach the other layer, in the second replica
+    assert module.other.weight.grad is not None and module.other.weight.grad.equal(torch.full((3, 4), 2.0))
+
+
 @pytest.mark.parametrize(
     "shape",
     [lambda a, b: {"a": a, "b": "text"}, lambda a, b: (a, 3), lambda a, b: Both(images=a, name="name")],
