@@ -75,8 +75,15 @@ def autocast(precision: str, device_type: str) -> AbstractContextManager[object]
 
 
 def set_float32_precision(precision: str) -> None:
-    """Switch TF32 for matmul and cuDNN together; cuDNN's default is on, which fp32 must not inherit."""
-    mode = "tf32" if precision == "tf32" else "ieee"
+    """Switch TF32 for matmul and cuDNN together; cuDNN's default is on, which fp32 must not inherit.
+
+    The older flags are set first, then the newer ones: with the newer alone torch raises when
+    any library reads the older, with the older alone the newer ones say `none`.
+    """
+    on = precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = on
+    torch.backends.cudnn.allow_tf32 = on
+    mode = "tf32" if on else "ieee"
     torch.backends.cuda.matmul.fp32_precision = mode
     torch.backends.cudnn.conv.fp32_precision = mode  # type: ignore[attr-defined]
     torch.backends.cudnn.rnn.fp32_precision = mode  # type: ignore[attr-defined]

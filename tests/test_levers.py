@@ -1,0 +1,36 @@
+"""Levers, as torch sees them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from bench.levers import LEVERS, PRECISION, set_float32_precision
+
+
+@pytest.fixture(autouse=True)
+def torch_defaults() -> Iterator[None]:
+    yield
+    set_float32_precision("fp32")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp32"])
+def test_tf32_is_on_for_tf32_only_and_every_flag_of_torch_agrees(precision: str) -> None:
+    set_float32_precision(precision)
+    on = precision == "tf32"
+    # Reading any of these raises where older and newer flags were mixed.
+    assert torch.get_float32_matmul_precision() == ("high" if on else "highest")
+    assert torch.backends.cuda.matmul.allow_tf32 is on
+    assert torch.backends.cudnn.allow_tf32 is on
+    mode = "tf32" if on else "ieee"
+    assert torch.backends.cuda.matmul.fp32_precision == mode
+    assert torch.backends.cudnn.conv.fp32_precision == mode
+    assert torch.backends.cudnn.rnn.fp32_precision == mode
+
+
+def test_every_lever_says_what_it_means() -> None:
+    assert {lever.name for lever in LEVERS} == {"precision", "accumulation_steps"}
+    assert all(lever.meaning for lever in LEVERS)
+    assert PRECISION.default in PRECISION.values
