@@ -80,7 +80,8 @@ class Progress:
         self._started = time.perf_counter()
         self._label = f"[{self._done + 1:>{len(str(self._total))}}/{self._total}] {label}"
         if self._reporter.isatty and self._reporter.verbosity <= 0:
-            self._reporter.rewrite(f"{self._label} ... {clock_text(self._left())} left", erase=True)
+            line = f"{self._label} ... {clock_text(self._left())} left"
+            self._reporter.rewrite(line[: self._reporter._tw.fullwidth - 1], erase=True)
 
     def finish(self, case: Case, row: Launch | None, trace: Trace | None) -> None:
         """A launch is over; its line stays."""
@@ -91,6 +92,7 @@ class Progress:
         result = _reached(case, trace) if status == "ok" else (row.reason or "") if row is not None else ""
         if self._reporter.isatty and self._reporter.verbosity <= 0:
             self._reporter.rewrite("", erase=True)
+            self._reporter.write("\r")
         self._reporter.ensure_newline()
         self._reporter.write(f"{self._label}  ")
         self._reporter.write(status, **{COLOURS.get(status, "red"): True})

@@ -166,7 +166,7 @@ def test_interrupt_between_the_starts_of_two_workers_leaves_neither(
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(BaseProcess, "start", start_and_interrupt)
-    with pytest.raises(KeyboardInterrupt), launcher.start(planted.reply_pids, None, 2, 30.0):
+    with pytest.raises(KeyboardInterrupt), launcher.start(planted.hang, None, 2, 30.0):
         pytest.fail("the interrupt was lost")
     assert len(started) == 2  # held back until both had an owner
     assert [process.exitcode for process in started] == [-signal.SIGKILL] * 2
@@ -184,7 +184,7 @@ def test_worker_that_cannot_be_started_takes_the_others_with_it(
         started.append(process)
 
     monkeypatch.setattr(BaseProcess, "start", start_once)
-    with pytest.raises(OSError, match="planted"), launcher.start(planted.reply_pids, None, 2, 30.0):
+    with pytest.raises(OSError, match="planted"), launcher.start(planted.hang, None, 2, 30.0):
         pytest.fail("it started")
     started[0].join(5)
     assert started[0].exitcode == -signal.SIGKILL
