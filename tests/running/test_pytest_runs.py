@@ -51,7 +51,14 @@ class Suite:
         environment = os.environ | {MARK: self.mark, "TMPDIR": str(self.temporary)}
         environment.pop("PYTHONPATH", None)
         return subprocess.Popen(
-            command, cwd=self.root, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            command,
+            cwd=self.root,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # A shell's background job ignores Ctrl-C, and so would everything that it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, *arguments: str) -> tuple[int, str]:
