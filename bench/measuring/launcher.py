@@ -243,7 +243,7 @@ class Launcher:
         address = Address(port=self._store.port, prefix=prefix)
         logs = Logs(self._folder.name, prefix)
         worker = Worker(task=task, job=job, threads=self.threads_per_worker, address=address, logs=logs)
-        session = None
+        session, others = None, set(multiprocessing.active_children())
         try:
             # Ctrl-C between the start of two workers would leave the first one to nobody.
             with _interrupts_deferred(), _importable_package():
@@ -255,7 +255,8 @@ class Launcher:
         except BaseException:
             if session is not None:
                 session.kill()
-            for process in multiprocessing.active_children():
+            # Where not all could be started, those that were have no session; other children are not ours to end.
+            for process in set(multiprocessing.active_children()) - others:
                 process.kill()
             raise
         else:

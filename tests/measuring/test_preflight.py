@@ -10,7 +10,7 @@ import pytest
 from bench.measuring import preflight
 from bench.measuring.launcher import Launcher
 from bench.measuring.preflight import PreflightJob
-from tests.measuring import planted
+from tests.measuring import bad_ends
 
 GLOO = PreflightJob(device_type="cpu", devices=(0, 0), backend="gloo")
 CAUSES = ("ACS", "IOMMU", "/dev/shm", "P2P")
@@ -27,8 +27,8 @@ def test_limit_is_20_seconds() -> None:
 @pytest.mark.parametrize(
     ("task", "words"),
     [
-        (planted.preflight_that_hangs, ("within 1 s", "planted all_reduce")),
-        (planted.preflight_that_fails, ("planted peer copy",)),
+        (bad_ends.preflight_that_hangs, ("within 1 s", "planted all_reduce")),
+        (bad_ends.preflight_that_fails, ("planted peer copy",)),
     ],
     ids=["hang", "failure"],
 )

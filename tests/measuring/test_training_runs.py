@@ -13,7 +13,7 @@ from bench.measuring.launch import RoundPlan, time_case
 from bench.measuring.launcher import Launcher
 from bench.measuring.steady import WarmupRule
 from bench.strategies import registry
-from tests.measuring import planted
+from tests.measuring import bad_ends, planted
 from tests.measuring.support import make_case, make_job
 
 NAMES = ("single", "dp", "balanced_dp", "ddp", "fsdp", "fsdp1")
@@ -113,7 +113,7 @@ def launcher_result(launcher: Launcher, case: Any) -> Any:
 def test_threads_of_each_worker_are_those_of_the_launcher(launcher: Launcher) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "threads_per_worker", 3)
-        with launcher.start(planted.reply_pids, None, 2, 30) as session:
+        with launcher.start(bad_ends.reply_pids, None, 2, 30) as session:
             assert [reply["threads"] for reply in session.replies()] == [3, 3]
     assert all(reply["threads"] == 1 for reply in train(launcher, "ddp"))
 
