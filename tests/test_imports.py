@@ -14,26 +14,30 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 # What each part stands on. It may import everything below that, too, and nothing else of ours.
-FOUNDATION = ("structure", "schema", "registry", "errors", "data", "host")
+FOUNDATION = ("structure", "schema", "registry", "errors", "data", "host", "balance")
 STANDS_ON: dict[str, tuple[str, ...]] = {
     "scenarios": ("pytest_plugin",),
-    "__main__": ("running",),
+    "__main__": ("running", "doctor"),
     "pytest_plugin": ("running",),
     "running": ("planning", "reporting"),
     "planning": ("measuring",),
-    "measuring": ("strategies", "workloads", "metrics", "levers"),
+    "doctor": ("measuring",),
+    "measuring": ("strategies", "workloads", "metrics", "levers", "watching"),
     "strategies": FOUNDATION,
     "workloads": FOUNDATION,
     "metrics": FOUNDATION,
     "levers": FOUNDATION,
     "reporting": ("analysis",),
-    "analysis": ("recording",),
+    "analysis": ("recording", "balance"),
     "recording": ("schema", "errors", "host"),
     "data": ("structure", "schema", "errors"),
     "registry": ("errors",),
     "structure": (),
     "schema": (),
     "errors": (),
+    "watching": ("nvml", "schema", "errors", "host"),
+    "nvml": ("errors",),
+    "balance": (),
     "host": (),
 }
 # `bench/__init__.py` offers `bench.load`; everybody may ask it for the version.

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from bench import workloads
 from bench.measuring.control import Message
 from bench.measuring.launcher import Launcher, LaunchError, Session, Task
 from bench.measuring.steady import WarmupRule, warmup_end
@@ -88,7 +87,7 @@ def time_case(launcher: Launcher, job: Job, world_size: int, plan: RoundPlan) ->
         rounds = tuple(_round(session, steps, f"round {number}") for number in range(plan.rounds))
         finished = session.command({"op": "finish"})
         clock.measured_seconds = clock.lap()
-        workload = workloads.registry.get(job.case.workload)(job.case.size)
+        workload = job.workload()
         trace = Trace(
             case=job.case,
             steps_per_round=steps,

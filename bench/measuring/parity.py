@@ -18,7 +18,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from bench import levers, strategies, workloads
+from bench import levers, strategies
 from bench.errors import BenchError
 from bench.measuring.control import Channel, Message, Plain
 from bench.measuring.launch import Clock, LaunchResult, run_launch
@@ -67,7 +67,7 @@ def check_parity(job: Job, channel: Channel) -> None:
 def _train(job: Job, place: Place, *, rank: int, check_weight: bool) -> Trained:
     """Parameters before and after the parity steps, whole and on the CPU, and the samples of each forward."""
     case, strategy = job.case, strategies.registry.get(job.case.strategy)
-    workload = workloads.registry.get(case.workload)(case.size)
+    workload = job.workload()
     levers.set_float32_precision(case.precision)
     trainer = Trainer(
         workload=workload,

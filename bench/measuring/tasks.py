@@ -24,7 +24,7 @@ from bench.measuring.control import Channel, Message, Plain
 from bench.measuring.place import Place, training_place
 from bench.measuring.step import StepBatch, Trainer, make_batches, synchronize
 from bench.schema import Case, DeviceTrace
-from bench.workloads import DataSource
+from bench.workloads import DataSource, Workload
 
 ROTATING_BATCHES = 3
 
@@ -42,6 +42,12 @@ class Job:
     seed: int
     backend: str | None
     timeout_seconds: float
+    address: str | None = None
+    """What `--workload` said, for a worker to find a class that the suite does not hold."""
+
+    def workload(self) -> Workload:
+        """The case's workload at its size."""
+        return workloads.find(self.address or self.case.workload)(self.case.size)
 
 
 class Rounds:
@@ -111,7 +117,7 @@ def measure(job: Job, channel: Channel) -> None:
     channel.phase("build")
     levers.set_float32_precision(case.precision)
     torch.backends.cudnn.benchmark = False
-    workload, strategy = workloads.registry.get(case.workload)(case.size), strategies.registry.get(case.strategy)
+    workload, strategy = job.workload(), strategies.registry.get(case.strategy)
     with training_place(case, job.backend, channel, job.timeout_seconds) as place:
         trainer = Trainer(
             workload=workload, strategy=strategy, case=case, devices=place.devices, mesh=place.mesh, seed=job.seed

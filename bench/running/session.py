@@ -107,6 +107,7 @@ class RunSession:
                 seed=self.plan.options.seed,
                 backend=self._backend(case),
                 timeout_seconds=self.plan.launch_timeout_seconds,
+                address=workloads.registry.get(case.workload).address,
             )
             result = measure(job, strategies.registry.get(case.strategy).world_size(case))
         if result.outcome.status in ("oom", "timeout"):

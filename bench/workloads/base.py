@@ -36,6 +36,8 @@ class Workload(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    address: ClassVar[str | None] = None
+    """What `--workload` said to find this class; None for one that the suite holds."""
     sizes: ClassVar[Mapping[str, Size]]
     default_data: ClassVar[str] = "synthetic"
     sample_word: ClassVar[str] = "samples"
@@ -113,3 +115,8 @@ def register(cls: WorkloadClass) -> WorkloadClass:
     """Class decorator: make a workload known under its `name`."""
     registry.add(cls.name, cls)
     return cls
+
+
+def find(address: str) -> type[Workload]:
+    """The workload called `address`."""
+    return registry.get(address)

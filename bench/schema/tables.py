@@ -1,162 +1,18 @@
-"""Every word and every column of the suite, once, with unit and meaning.
+"""The tables of a run as dataclasses: every column once, with unit and meaning.
 
-Standard library only: the recorder turns these dataclasses into parquet schemas, the
-analysis reads them back, and neither needs torch. Unknown is `None`, never -1 or 0.
-Times are UTC; storage uses SI base units, named in the column.
+Unknown is `None`, never -1 or 0. Times are UTC; storage uses SI base units, named in the
+column. A column that came with a later layout has a default: older files lack it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+
+from bench.schema.words import Moment, NameValue, column
 
 SCHEMA_VERSION = 1
-
-DeviceType: TypeAlias = Literal["cuda", "cpu"]
-Status: TypeAlias = Literal["ok", "skipped", "oom", "timeout", "error"]
-Purpose: TypeAlias = Literal["timing", "parity"]
-
-STATUSES: tuple[Status, ...] = ("ok", "skipped", "oom", "timeout", "error")
-PARITY_LIMIT = 1e-4
-DEFAULT_SIZES: Mapping[str, str] = {"cuda": "standard", "cpu": "quick"}
-
-
-def column(meaning: str, *, unit: str | None = None, default: Any = MISSING) -> Any:
-    """A dataclass field that carries its meaning and unit into the parquet metadata."""
-    metadata = {"meaning": meaning} | ({"unit": unit} if unit else {})
-    return field(metadata=metadata) if default is MISSING else field(metadata=metadata, default=default)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class NameValue:
-    """One named text: a setting, a version, an environment variable."""
-
-    name: str = column("name")
-    value: str = column("value as text")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One point on all axes: workload x strategy x devices x batch x levers.
-
-    `str(case)` is the pytest id and the key in parquet. It leaves out what is at its
-    default: the data source of the workload (`data=None`), the size that belongs to the
-    device type, devices counted from 0, one accumulation step, no further settings.
-    `global_batch_size` counts samples per optimizer step, accumulation included.
-    """
-
-    workload: str
-    strategy: str
-    device_type: DeviceType
-    devices: tuple[int, ...]
-    global_batch_size: int
-    size: str
-    precision: str = "fp32"
-    accumulation_steps: int = 1
-    data: str | None = None
-    settings: tuple[NameValue, ...] = ()
-    purpose: Purpose = "timing"
-
-    @property
-    def num_devices(self) -> int:
-        return len(self.devices)
-
-    @property
-    def micro_batch_size(self) -> int:
-        """Samples per forward pass over all devices; a planner checks that it divides."""
-        return self.global_batch_size // self.accumulation_steps
-
-    @property
-    def oversubscribed(self) -> bool:
-        """A device is listed more than once."""
-        return len(set(self.devices)) < len(self.devices)
-
-    def setting(self, name: str) -> str | None:
-        """The text of a lever or strategy option, None where it is at its default."""
-        return next((item.value for item in self.settings if item.name == name), None)
-
-    def __str__(self) -> str:
-        plain = self.devices == tuple(range(self.num_devices))
-        listed = "" if plain else "+".join(map(str, self.devices))
-        parts = [self.workload, self.strategy, f"{self.num_devices}x{listed}", f"b{self.global_batch_size}"]
-        parts.append(self.precision)
-        if self.accumulation_steps > 1:
-            parts.append(f"acc{self.accumulation_steps}")
-        if self.data is not None:
-            parts.append(self.data)
-        if self.size != DEFAULT_SIZES[self.device_type]:
-            parts.append(self.size)
-        parts += [f"{item.name}:{item.value}" for item in sorted(self.settings)]
-        if self.purpose != "timing":
-            parts.append(self.purpose)
-        return "-".join(parts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """What a recorded value means. Declared once, in the metric's own file."""
-
-    name: str
-    unit: str
-    meaning: str
-    better: Literal["higher", "lower"] | None = None
-    per_device: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTrace:
-    """What one device saw in one launch. On CPU a device is a worker or a host replica."""
-
-    device_index: int
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    host_peak_rss_bytes: int | None = None
-    cpu_percent: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParityTrace:
-    """Distance of a strategy's training from the one-device reference, after 3 SGD steps.
-
-    lossy: a lever rounds on purpose, so the distance gets no verdict; unused: parameters that
-    do not move on one device either.
-    """
-
-    error: float
-    lossy: bool = False
-    unmoved_parameters: tuple[str, ...] = ()
-    unused_parameters: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """Plain data that a finished launch leaves behind; the only input of a metric.
-
-    `round_seconds` has one entry per measured round, the slowest rank's.
-    """
-
-    case: Case
-    steps_per_round: int = 1
-    warmup_round_seconds: tuple[float, ...] = ()
-    round_seconds: tuple[float, ...] = ()
-    tokens_per_sample: int | None = None
-    epoch_samples: int | None = None
-    epoch_data: str | None = None
-    devices: tuple[DeviceTrace, ...] = ()
-    parity: ParityTrace | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a launch ended; every status but `ok` has a reason."""
-
-    status: Status
-    reason: str | None = None
-    rank: int | None = None
-    phase: str | None = None
-    traceback: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +24,16 @@ class Device:
     uuid: str | None = column("identity of the device across processes", default=None)
     memory_bytes: int | None = column("total memory of the device", unit="bytes", default=None)
     capability: str | None = column("CUDA compute capability, e.g. 9.0", default=None)
+    idle_memory_used_bytes: int | None = column(
+        "memory in use on the device before the first launch, the driver's part not included",
+        unit="bytes",
+        default=None,
+    )
+    reserved_memory_bytes: int | None = column(
+        "memory that the driver and the firmware keep for themselves (NVML, second version of its query)",
+        unit="bytes",
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +112,10 @@ class Launch:
     backend: str | None = column("process group backend: nccl or gloo; null for one process", default=None)
     emulated: bool = column("host replicas stand in for devices: correctness only")
     oversubscribed: bool = column("a device was listed more than once")
+    balance: str | None = column("what gpu0_bsz=auto chose, and why; null where it was not asked for", default=None)
+    watch_problems: tuple[str, ...] = column(
+        "what the watcher could not read, with how often; empty where all went well", default=()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +130,15 @@ class Sample:
     round_index: int | None = column("measured round; null for the whole launch", default=None)
     value: float | None = column("value in the metric's unit; null where it cannot be known")
     note: str | None = column("why the value is null, or what qualifies it", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineRow(Moment):
+    """What the watcher read of one device at one moment of a launch (table `timeline`)."""
+
+    run_id: str = column("run")
+    case_id: str = column("text of the case")
+    launch: int = column("launch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,4 +159,10 @@ class Estimate:
     note: str | None = column("doubt about the value", default=None)
 
 
-TABLES: Mapping[str, type] = {"run": Run, "launches": Launch, "samples": Sample, "estimates": Estimate}
+TABLES: Mapping[str, type] = {
+    "run": Run,
+    "launches": Launch,
+    "samples": Sample,
+    "timeline": TimelineRow,
+    "estimates": Estimate,
+}
