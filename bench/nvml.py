@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
 from bench.errors import BenchError
 
 # CUDA tells the bare UUID; NVML's text says what kind of device it belongs to.
-UUID_PREFIXES = ("", "GPU-", "MIG-")
+UUID_PREFIXES = ("GPU-", "MIG-")
 LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED")
+UNSUPPORTED = ("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_NO_PERMISSION", "NVML_ERROR_FUNCTION_NOT_FOUND")
 PLAIN_WORDS = {
     "NVML_ERROR_NOT_SUPPORTED": "not supported by this device",
     "NVML_ERROR_NO_PERMISSION": "not permitted for this user",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "not known to this driver",
     "NVML_ERROR_GPU_IS_LOST": "the GPU is lost",
 }
+MOST_BYTES = 2**50
+"""More memory than any GPU has: a driver's mark for what it does not know."""
 
 
 class NvmlUnavailable(BenchError):
@@ -31,11 +34,18 @@ class NvmlUnavailable(BenchError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a query gave. `reason` says why `value` is None; `lost`: the device itself is gone."""
+    """What a query gave. `reason` says why `value` is None, or what to doubt about it.
+
+    lost: the device itself is gone; absent: there is none of that identity; unsupported: asking
+    again would give the same; expected: nothing has failed, there is just nothing to tell.
+    """
 
     value: Any = None
     reason: str | None = None
     lost: bool = False
+    absent: bool = False
+    unsupported: bool = False
+    expected: bool = False
 
 
 class Nvml:
@@ -49,24 +59,33 @@ class Nvml:
         """The answer of one of pynvml's functions, e.g. `ask("nvmlDeviceGetPowerUsage", handle)`."""
         call = getattr(self.constants, function, None)
         if call is None:
-            return Answer(reason="not known to this version of nvidia-ml-py")
+            return Answer(reason="not known to this version of nvidia-ml-py", unsupported=True)
         try:
             return Answer(value=call(*arguments))
         except UnicodeDecodeError:
             return self._undecoded(call, arguments)
         except self.constants.NVMLError as error:
-            return self._refused(error)
+            return self.refusal(error.value)
         except Exception as error:  # a binding and a driver that do not fit together
-            return Answer(reason=f"{type(error).__name__}: {error}")
+            mismatch = type(error).__name__ == "NVMLLibraryMismatchError"
+            return Answer(reason=f"{type(error).__name__}: {error}", unsupported=mismatch)
 
     def handle(self, uuid: str) -> Answer:
         """The device's handle by its UUID, with or without the prefix `GPU-` or `MIG-`."""
-        answer = Answer(reason=f"NVML knows no device {uuid}")
-        for prefix in UUID_PREFIXES:
-            answer = self.ask("nvmlDeviceGetHandleByUUID", prefix + uuid)
-            if answer.value is not None or answer.lost:
-                break
-        return answer
+        prefixes = ("",) if uuid.startswith(UUID_PREFIXES) else ("", *UUID_PREFIXES)
+        answers = [self.ask("nvmlDeviceGetHandleByUUID", prefix + uuid) for prefix in prefixes]
+        # One form is the right one; the others are only not found.
+        telling = [answer for answer in answers if answer.value is not None or not answer.absent]
+        if telling:
+            return telling[0]
+        return replace(answers[-1], reason=f"NVML knows no device {uuid}: {answers[-1].reason}")
+
+    def refusal(self, code: int) -> Answer:
+        """NVML's error code in plain words, of a query or of one value among several."""
+        name = next((n for n in (*PLAIN_WORDS, *LOST) if getattr(self.constants, n, object()) == code), None)
+        reason = PLAIN_WORDS.get(name or "") or self._text(code)
+        absent = code == getattr(self.constants, "NVML_ERROR_NOT_FOUND", None)
+        return Answer(reason=reason, lost=name in LOST, absent=absent, unsupported=name in UNSUPPORTED)
 
     def handles(self) -> list[Answer]:
         """Every device in NVML's own order, those that cannot be opened too."""
@@ -81,10 +100,11 @@ class Nvml:
             return Answer(reason=f"{type(error).__name__}: {error}")
         return Answer(value=raw.decode(errors="replace") if isinstance(raw, bytes) else raw)
 
-    def _refused(self, error: Any) -> Answer:
-        code = getattr(error, "value", None)
-        name = next((n for n in (*PLAIN_WORDS, *LOST) if getattr(self.constants, n, object()) == code), None)
-        return Answer(reason=PLAIN_WORDS.get(name or "", str(error)), lost=name in LOST)
+    def _text(self, code: int) -> str:
+        try:
+            return str(self.constants.NVMLError(code))
+        except Exception:  # the text comes from the library too
+            return f"NVML error {code}"
 
 
 @contextmanager

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from bench.measuring.control import Message
 from bench.measuring.launcher import Launcher, LaunchError, Session, Task
 from bench.measuring.steady import WarmupRule, warmup_end
 from bench.measuring.tasks import Job, measure
-from bench.schema import DeviceTrace, Outcome, Trace
+from bench.schema import Case, DeviceTrace, Moment, Outcome, Trace
+from bench.watching.watcher import Watched, Watcher
 
 OK = Outcome(status="ok")
 
@@ -51,40 +53,92 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchResult:
-    """How a launch ended, how long its parts took, and its trace when it ended well."""
+    """How a launch ended, how long its parts took, and its trace when it ended well.
+
+    `timeline` and `watch_problems` are there however it ended: what the watcher read of a
+    timed launch, and what it could not.
+    """
 
     outcome: Outcome
     clock: Clock
     trace: Trace | None = None
     warmup_end: str | None = None
+    timeline: tuple[Moment, ...] = ()
+    watch_problems: tuple[str, ...] = ()
 
 
 Drive: TypeAlias = Callable[[Session, Clock], "tuple[Trace, str | None]"]
 
 
-def run_launch(launcher: Launcher, task: Task, job: Job, world_size: int, drive: Drive) -> LaunchResult:
+class Watch:
+    """The watching of one launch; without a watcher nothing is read."""
+
+    def __init__(self, watcher: Watcher | None = None) -> None:
+        self._watcher = watcher
+        self.watched = Watched()
+
+    @contextmanager
+    def over(self, session: Session, case: Case, clock: Clock) -> Iterator[None]:
+        """Watch from here to the end of the block, however it ends; the workers must still be there."""
+        if self._watcher is None:
+            yield
+            return
+        pids = [process.pid for process in session.processes]
+        if len(pids) == 1:  # one process drives them all
+            pids *= case.num_devices
+        self._watcher.watch(case.devices, pids, started=clock.started)
+        try:
+            yield
+        finally:
+            self.watched = self._watcher.stop()
+
+    def begin(self) -> None:
+        """The measured rounds begin."""
+        if self._watcher is not None:
+            self._watcher.begin()
+
+    def finish(self) -> None:
+        """The measured rounds are over."""
+        if self._watcher is not None:
+            self._watcher.finish()
+
+
+def run_launch(
+    launcher: Launcher, task: Task, job: Job, world_size: int, drive: Drive, watch: Watch | None = None
+) -> LaunchResult:
     """Start workers on `task`, let `drive` talk with them, and turn every end into an outcome."""
-    clock = Clock()
+    clock, watch = Clock(), watch or Watch()
     try:
-        with launcher.start(task, job, world_size, job.timeout_seconds) as session:
+        with (
+            launcher.start(task, job, world_size, job.timeout_seconds) as session,
+            watch.over(session, job.case, clock),
+        ):
             session.replies()
             clock.startup_seconds = clock.lap()
             trace, why = drive(session, clock)
     except LaunchError as error:
         clock.stop()
-        return LaunchResult(outcome=error.outcome, clock=clock)
-    clock.stop()
-    return LaunchResult(outcome=OK, clock=clock, trace=trace, warmup_end=why)
+        result = LaunchResult(outcome=error.outcome, clock=clock)
+    else:
+        clock.stop()
+        trace = replace(trace, timeline=watch.watched.moments)
+        result = LaunchResult(outcome=OK, clock=clock, trace=trace, warmup_end=why)
+    return replace(result, timeline=watch.watched.moments, watch_problems=watch.watched.problems)
 
 
-def time_case(launcher: Launcher, job: Job, world_size: int, plan: RoundPlan) -> LaunchResult:
-    """Run one timed launch of a case."""
+def time_case(
+    launcher: Launcher, job: Job, world_size: int, plan: RoundPlan, watcher: Watcher | None = None
+) -> LaunchResult:
+    """Run one timed launch of a case, watched where there is a watcher."""
+    watch = Watch(watcher)
 
     def drive(session: Session, clock: Clock) -> tuple[Trace, str | None]:
         warmup, steps, why = _warm_up(session, plan)
         session.command({"op": "begin"})
         clock.warmup_seconds = clock.lap()
+        watch.begin()
         rounds = tuple(_round(session, steps, f"round {number}") for number in range(plan.rounds))
+        watch.finish()
         finished = session.command({"op": "finish"})
         clock.measured_seconds = clock.lap()
         workload = job.workload()
@@ -100,7 +154,7 @@ def time_case(launcher: Launcher, job: Job, world_size: int, plan: RoundPlan) ->
         )
         return trace, why
 
-    return run_launch(launcher, measure, job, world_size, drive)
+    return run_launch(launcher, measure, job, world_size, drive, watch)
 
 
 def _round(session: Session, steps: int, phase: str) -> float:

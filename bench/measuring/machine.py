@@ -1,13 +1,16 @@
 """What this machine can train on, as the runtime that trains sees it.
 
-CUDA is asked in a worker process, so that the driver never creates a context on a GPU.
-NVML only serves to notice a GPU that torch cannot use: that is refused, never a silent CPU run.
+CUDA is asked in a worker process, so that the driver never creates a context on a GPU. It alone
+says which devices there are and in which order, whatever CUDA_VISIBLE_DEVICES looks like. NVML adds
+what it knows of the same devices, found by UUID, and serves to notice a GPU that torch cannot
+use: that is refused, never a silent CPU run.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +19,7 @@ from bench.errors import UnknownNameError, UsageError
 from bench.host import cpu_cores, cpu_name
 from bench.measuring.control import Channel
 from bench.measuring.launcher import Launcher, LaunchError
+from bench.nvml import MOST_BYTES, UUID_PREFIXES, Nvml, NvmlUnavailable, nvml_session
 from bench.schema import Device, DeviceType
 
 DESCRIBE_SECONDS = 60.0
@@ -24,7 +28,10 @@ DEVICE_TYPES = ("auto", "cuda", "cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Devices of one type that exist here. On CPU a device is one core's worth of threads."""
+    """Devices of one type that exist here. On CPU a device is one core's worth of threads.
+
+    `notes`: what a reader of the run must know about the devices' figures.
+    """
 
     device_type: DeviceType
     devices: tuple[Device, ...]
@@ -32,6 +39,30 @@ class Machine:
     cuda_version: str | None = None
     nccl_version: tuple[int, ...] | None = None
     driver_version: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaView:
+    """What CUDA says in a fresh process; `problem` says why it offers no device.
+
+    The devices are those of CUDA_VISIBLE_DEVICES, in its order, with bare UUIDs.
+    """
+
+    devices: tuple[Device, ...] = ()
+    bf16: bool = True
+    nccl_version: tuple[int, ...] | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlDevice:
+    """A GPU or a MIG device by its full UUID, with its memory now (bytes). v1: `used` includes what is reserved."""
+
+    uuid: str
+    memory_used_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    v1: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,29 +71,60 @@ class NvmlView:
 
     gpu_names: tuple[str, ...] = ()
     driver_version: str | None = None
+    devices: tuple[NvmlDevice, ...] = ()
     problem: str | None = None
+
+    def device(self, uuid: str | None) -> NvmlDevice | None:
+        """The device of this UUID, which may lack its prefix."""
+        return next((device for device in self.devices if uuid is not None and _bare(device.uuid) == _bare(uuid)), None)
 
 
 def nvml_view() -> NvmlView:
-    """GPUs and driver by NVML, which needs neither CUDA nor torch."""
+    """GPUs and driver by NVML, which needs neither CUDA nor torch. One GPU that fails hides no other."""
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception as error:
-        return NvmlView(problem=f"NVML is not available: {error}")
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        names = tuple(_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
-        return NvmlView(gpu_names=names, driver_version=_text(pynvml.nvmlSystemGetDriverVersion()))
-    except pynvml.NVMLError as error:
-        return NvmlView(problem=f"NVML failed: {error}")
-    finally:
-        pynvml.nvmlShutdown()
+        with nvml_session() as nvml:
+            handles, counted = nvml.handles(), nvml.ask("nvmlDeviceGetCount")
+            names = [nvml.ask("nvmlDeviceGetName", found.value).value for found in handles]
+            return NvmlView(
+                gpu_names=tuple(name or "a GPU that NVML cannot open" for name in names),
+                driver_version=nvml.ask("nvmlSystemGetDriverVersion").value,
+                devices=tuple(_nvml_devices(nvml, [found.value for found in handles if found.value is not None])),
+                problem=f"NVML counts no GPUs: {counted.reason}" if counted.value is None else None,
+            )
+    except NvmlUnavailable as error:
+        return NvmlView(problem=str(error))
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+def _nvml_devices(nvml: Nvml, handles: list[Any]) -> Iterator[NvmlDevice]:
+    """Each GPU, and the MIG devices on it."""
+    for handle in handles:
+        places = range(nvml.ask("nvmlDeviceGetMaxMigDeviceCount", handle).value or 0)
+        parts = [nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, place).value for place in places]
+        for device in (handle, *parts):
+            uuid = nvml.ask("nvmlDeviceGetUUID", device).value if device is not None else None
+            if uuid is not None:
+                yield _with_memory(nvml, device, uuid)
+
+
+def _with_memory(nvml: Nvml, handle: Any, uuid: str) -> NvmlDevice:
+    """Memory by the second version of the query; by the first one where a driver has no other."""
+    version = getattr(nvml.constants, "nvmlMemory_v2", None)
+    memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle, version).value if version is not None else None
+    if memory is not None:
+        used, reserved = _possible(memory.used), _possible(memory.reserved)
+        return NvmlDevice(uuid=uuid, memory_used_bytes=used, memory_reserved_bytes=reserved)
+    memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle).value
+    used = _possible(memory.used) if memory is not None else None
+    return NvmlDevice(uuid=uuid, memory_used_bytes=used, v1=used is not None)
+
+
+def _possible(size: int) -> int | None:
+    return size if size <= MOST_BYTES else None
+
+
+def _bare(uuid: str) -> str:
+    """A UUID without the kind of device that NVML writes before it."""
+    return next((uuid.removeprefix(prefix) for prefix in UUID_PREFIXES if uuid.startswith(prefix)), uuid)
 
 
 def describe_cuda(job: None, channel: Channel) -> None:
@@ -81,7 +143,7 @@ def _device(index: int) -> dict[str, Any]:
         Device(
             index=index,
             name=properties.name,
-            uuid=f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else None,
+            uuid=str(properties.uuid) if hasattr(properties, "uuid") else None,
             memory_bytes=properties.total_memory,
             capability=f"{properties.major}.{properties.minor}",
         )
@@ -94,8 +156,34 @@ def _versions() -> dict[str, Any]:
     return {"bf16": torch.cuda.is_bf16_supported(including_emulation=False), "nccl": nccl}
 
 
-def find_machine(requested: str, launcher: Launcher, nvml: NvmlView | None = None) -> Machine:
-    """The devices to measure on. `requested` is auto, cuda or cpu.
+def cuda_view(launcher: Launcher, nvml: NvmlView | None = None) -> CudaView:
+    """What CUDA says, asked in a worker; whatever goes wrong there becomes the view's problem.
+
+    Where neither NVML nor torch sees a GPU, no worker is started.
+    """
+    nvml = nvml_view() if nvml is None else nvml
+    if not nvml.gpu_names and torch.cuda.device_count() == 0:
+        return CudaView(problem=nvml.problem or "no NVIDIA GPU was found")
+    try:
+        with launcher.start(describe_cuda, None, 1, DESCRIBE_SECONDS) as session:
+            (found,) = session.replies()
+    except LaunchError as error:
+        return CudaView(problem=str(error))
+    devices: Any = found.get("devices")
+    if not devices:
+        return CudaView(problem=str(found.get("problem") or "torch sees no GPU"))
+    nccl: Any = found["nccl"]
+    return CudaView(
+        devices=tuple(Device(**device) for device in devices),
+        bf16=bool(found["bf16"]),
+        nccl_version=tuple(nccl) if nccl else None,
+    )
+
+
+def find_machine(
+    requested: str, launcher: Launcher, nvml: NvmlView | None = None, cuda: CudaView | None = None
+) -> Machine:
+    """The devices to measure on. `requested` is auto, cuda or cpu; `nvml` and `cuda` stand in for the real views.
 
     Raises UsageError when CUDA was asked for, or a GPU is there, and torch cannot use it.
     """
@@ -104,39 +192,55 @@ def find_machine(requested: str, launcher: Launcher, nvml: NvmlView | None = Non
     if requested == "cpu":
         return cpu_machine()
     view = nvml_view() if nvml is None else nvml
-    machine, problem = _cuda_machine(launcher, view)
-    if machine is not None:
-        return machine
+    found = cuda_view(launcher, view) if cuda is None else cuda
+    if found.devices:
+        return _cuda_machine(found, view)
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     if requested == "auto" and (not view.gpu_names or hidden):
         return cpu_machine()
-    raise UsageError(_unusable(view, problem))
+    raise UsageError(_unusable(view, found.problem))
 
 
-def _cuda_machine(launcher: Launcher, view: NvmlView) -> tuple[Machine | None, str]:
-    if not view.gpu_names and torch.cuda.device_count() == 0:
-        return None, view.problem or "no NVIDIA GPU was found"
-    try:
-        with launcher.start(describe_cuda, None, 1, DESCRIBE_SECONDS) as session:
-            (found,) = session.replies()
-    except LaunchError as error:
-        return None, str(error)
-    devices: Any = found.get("devices")
-    if not devices:
-        return None, str(found.get("problem") or "torch sees no GPU")
-    nccl: Any = found["nccl"]
-    machine = Machine(
+def _cuda_machine(cuda: CudaView, view: NvmlView) -> Machine:
+    """CUDA's devices, with what NVML knows of each."""
+    known = [view.device(device.uuid) for device in cuda.devices]
+    return Machine(
         device_type="cuda",
-        devices=tuple(Device(**device) for device in devices),
-        bf16=bool(found["bf16"]),
+        devices=tuple(_described(device, found) for device, found in zip(cuda.devices, known, strict=True)),
+        bf16=cuda.bf16,
         cuda_version=torch.version.cuda,
-        nccl_version=tuple(nccl) if nccl else None,
+        nccl_version=cuda.nccl_version,
         driver_version=view.driver_version,
+        notes=_notes(cuda, view, known),
     )
-    return machine, ""
 
 
-def _unusable(view: NvmlView, problem: str) -> str:
+def _described(device: Device, found: NvmlDevice | None) -> Device:
+    """The device under the UUID that NVML knows, with its memory before anything has run."""
+    if found is not None:
+        return replace(
+            device,
+            uuid=found.uuid,
+            idle_memory_used_bytes=found.memory_used_bytes,
+            reserved_memory_bytes=found.memory_reserved_bytes,
+        )
+    if device.uuid is None or device.uuid.startswith(UUID_PREFIXES):
+        return device
+    return replace(device, uuid=f"{'MIG' if ' MIG ' in device.name else 'GPU'}-{device.uuid}")
+
+
+def _notes(cuda: CudaView, view: NvmlView, known: list[NvmlDevice | None]) -> tuple[str, ...]:
+    """Why there are no gauges, or what to doubt about them."""
+    if view.problem is not None:
+        return (f"no gauges of the GPUs (utilization, power, memory and so on): {view.problem}",)
+    lost = [device.index for device, found in zip(cuda.devices, known, strict=True) if found is None]
+    notes = [f"no gauges of GPU {index}: NVML does not list the device that CUDA names" for index in lost]
+    if any(found is not None and found.v1 for found in known):
+        notes.append("the driver's own memory is part of the memory in use: this driver has only the older query")
+    return tuple(notes)
+
+
+def _unusable(view: NvmlView, problem: str | None) -> str:
     build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build without CUDA"
     seen = f"{len(view.gpu_names)} x {view.gpu_names[0]}" if view.gpu_names else "no GPU"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -12,8 +13,9 @@ import torch
 from bench.errors import UsageError
 from bench.host import cpu_cores
 from bench.measuring.launcher import Launcher, LaunchError
-from bench.measuring.machine import NvmlView, find_machine
-from bench.schema import Outcome
+from bench.measuring.machine import CudaView, Machine, NvmlDevice, NvmlView, cuda_view, find_machine
+from bench.schema import Device, Outcome
+from tests.nvml_stub import StubGpu, run_python, stub_environment
 
 GPU = NvmlView(gpu_names=("NVIDIA H200", "NVIDIA H200"), driver_version="470.82.01")
 NO_GPU = NvmlView(problem="NVML is not available: library not found")
@@ -110,3 +112,100 @@ def test_a_real_worker_says_why_cuda_does_not_work(launcher: Launcher) -> None:
     with pytest.raises(UsageError, match=r"470\.82\.01"):
         find_machine("auto", launcher, GPU)
     assert not torch.cuda.is_initialized()
+
+
+# What CUDA shows under CUDA_VISIBLE_DEVICES=3,2 on a machine of four: bare UUIDs, in that order.
+THIRD, SECOND = "00000003-aaaa-bbbb-cccc-dddddddddddd", "00000002-aaaa-bbbb-cccc-dddddddddddd"
+VISIBLE = CudaView(
+    devices=tuple(Device(index=i, name="NVIDIA H200", uuid=uuid) for i, uuid in enumerate([THIRD, SECOND])),
+    nccl_version=(2, 30, 7),
+)
+FOUR = NvmlView(
+    gpu_names=("NVIDIA H200",) * 4,
+    driver_version="580.65.06",
+    devices=tuple(
+        NvmlDevice(uuid=f"GPU-0000000{i}{THIRD[8:]}", memory_used_bytes=100 + i, memory_reserved_bytes=10 + i)
+        for i in range(4)
+    ),
+)
+
+
+def visible(cuda: CudaView, view: NvmlView) -> Machine:
+    return find_machine("cuda", cast(Launcher, MadeUpLauncher(AssertionError("no worker"))), view, cuda)
+
+
+@pytest.mark.parametrize("written", ["3,2", f"GPU-{THIRD},GPU-{SECOND}", "GPU-00000003,GPU-00000002", f"MIG-{THIRD}"])
+def test_devices_are_cudas_whatever_the_variable_looks_like(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", written)
+    machine = visible(VISIBLE, FOUR)
+    # Ordinal 0 is the GPU that NVML counts as 3: its UUID, and its memory before anything has run.
+    assert [(d.index, d.uuid, d.idle_memory_used_bytes, d.reserved_memory_bytes) for d in machine.devices] == [
+        (0, f"GPU-{THIRD}", 103, 13), (1, f"GPU-{SECOND}", 102, 12)
+    ]  # fmt: skip
+    assert machine.notes == ()
+
+
+def test_a_mig_device_has_the_prefix_that_nvml_knows() -> None:
+    view = NvmlView(gpu_names=("NVIDIA H100",), devices=(NvmlDevice(uuid=f"MIG-{THIRD}", memory_used_bytes=5),))
+    machine = visible(CudaView(devices=VISIBLE.devices[:1]), view)
+    assert (machine.devices[0].uuid, machine.devices[0].idle_memory_used_bytes) == (f"MIG-{THIRD}", 5)
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "MIG"), ("NVIDIA H100", "GPU")])
+def test_without_nvml_everything_is_found_and_a_note_says_why_there_are_no_gauges(name: str, prefix: str) -> None:
+    machine = visible(CudaView(devices=(Device(index=0, name=name, uuid=THIRD),)), NO_GPU)
+    (device,) = machine.devices
+    assert device.uuid == f"{prefix}-{THIRD}"
+    assert (device.idle_memory_used_bytes, device.reserved_memory_bytes) == (None, None)
+    (note,) = machine.notes
+    assert note.startswith("no gauges of the GPUs") and "library not found" in note
+
+
+def test_a_device_that_nvml_does_not_list_is_told() -> None:
+    (note,) = visible(VISIBLE, NvmlView(gpu_names=("NVIDIA H200",), devices=FOUR.devices[:3])).notes
+    assert "no gauges of GPU 0" in note
+
+
+def test_memory_by_the_older_query_is_told() -> None:
+    old = NvmlView(gpu_names=("NVIDIA H200",), devices=(NvmlDevice(uuid=THIRD, memory_used_bytes=7, v1=True),))
+    machine = visible(CudaView(devices=VISIBLE.devices[:1]), old)
+    assert machine.devices[0].idle_memory_used_bytes == 7 and machine.devices[0].reserved_memory_bytes is None
+    assert "the driver's own memory is part of the memory in use" in machine.notes[0]
+
+
+def test_cudas_view_in_a_worker_that_fails_is_a_problem() -> None:
+    died = LaunchError(Outcome(status="error", reason="rank 0 was ended by SIGSEGV"))
+    assert cuda_view(cast(Launcher, MadeUpLauncher(died)), GPU) == CudaView(problem="rank 0 was ended by SIGSEGV")
+    assert cuda_view(cast(Launcher, MadeUpLauncher(WORKING)), GPU).devices == (Device(**H200),)
+
+
+SHOW = "from bench.measuring.machine import nvml_view; print(repr(nvml_view()))"
+
+
+def seen(environment: dict[str, str]) -> NvmlView:
+    return cast(NvmlView, eval(run_python(SHOW, environment)))
+
+
+def test_nvmls_view_of_odd_gpus_through_the_real_binding(tmp_path: Path) -> None:
+    mig = StubGpu(uuid="MIG-m", used_bytes=5, reserved_bytes=1)
+    gpus = [
+        StubGpu(uuid="GPU-a", used_bytes=100, reserved_bytes=10, answers={"nvmlDeviceGetName": "hex:4eff"}),
+        StubGpu(uuid="GPU-lost", lost_after=0),
+        StubGpu(uuid="GPU-b", used_bytes=200, reserved_bytes=20, mig=(mig,)),
+        StubGpu(uuid="GPU-c", used_bytes=7, reserved_bytes=3, answers={"nvmlDeviceGetMemoryInfo_v2": None}),
+    ]
+    view = seen(stub_environment(tmp_path, gpus))
+    assert view.problem is None and view.driver_version == "580.65.06"
+    assert view.gpu_names[0] == "N\ufffd" and len(view.gpu_names) == 4  # a byte that is no text hides nothing
+    assert view.devices == (
+        NvmlDevice(uuid="GPU-a", memory_used_bytes=100, memory_reserved_bytes=10),
+        NvmlDevice(uuid="GPU-b", memory_used_bytes=200, memory_reserved_bytes=20),
+        NvmlDevice(uuid="MIG-m", memory_used_bytes=5, memory_reserved_bytes=1),
+        NvmlDevice(uuid="GPU-c", memory_used_bytes=10, v1=True),  # the first query counts what is reserved too
+    )
+
+
+def test_driver_and_library_that_do_not_fit_leave_one_line(tmp_path: Path) -> None:
+    view = seen(stub_environment(tmp_path, system={"nvmlInitWithFlags": "error LIB_RM_VERSION_MISMATCH"}))
+    assert view.gpu_names == () and view.devices == ()
+    assert view.problem is not None and "mismatch" in view.problem
