@@ -1,0 +1,1 @@
+"""`python -m bench doctor`: what this box has, what would bite a run, and how to mend it."""
