@@ -75,20 +75,16 @@ def estimate(samples: pd.DataFrame, launches: Sequence[Launch], metrics: Iterabl
     In a launch the median over its rounds stands for it. Over launches of a timed case:
     the geometric mean and the 95 % interval of Student's t on logarithms
     (`bench.analysis.intervals`); with one launch no interval and the note `too few launches`.
-    A memory peak is the largest over launches, and so is every metric of a parity launch:
-    no interval, as the largest is what has to fit, or to pass.
+    A metric that is declared so (a memory peak) is the largest over launches, and so is every
+    metric of a parity launch: no interval, as the largest is what has to fit, or to pass.
     """
-    declared = {metric.name: metric for metric in metrics}
+    peaks = {metric.name for metric in metrics if metric.combine == "largest"}
     of_case = {launch.case_id: launch for launch in launches}
     found = []
     for (case_id, metric, device), values in launch_values(samples, launches).items():
-        largest = of_case[case_id].purpose == "parity" or _is_peak(declared.get(metric))
+        largest = of_case[case_id].purpose == "parity" or metric in peaks
         found.append(_estimate(of_case[case_id].run_id, (case_id, metric, device), values, largest=largest))
     return found
-
-
-def _is_peak(metric: Metric | None) -> bool:
-    return metric is not None and metric.unit == "bytes" and "peak" in metric.name.split("_")
 
 
 def _estimate(run_id: str, key: Key, launches: Sequence[LaunchValue], *, largest: bool) -> Estimate:

@@ -25,7 +25,8 @@ def load(results: str | Path = "results") -> pd.DataFrame:
     `results` is the folder of all runs, or of one. Columns: the axes of the case, `status`
     with `reason`, the number of `launches` and of `launches_ok`; for each metric `<metric>`
     with its 95 % interval `<metric>_low` and `<metric>_high`; for a metric that each device
-    has, `<metric>_max`, `<metric>_min` and the list `<metric>_per_device`; `parity_error`
+    has, `<metric>_max`, `<metric>_min` and the list `<metric>_per_device` (and `<metric>` too
+    where the whole case has a value of its own, as for energy); `parity_error`
     (in fp32) with `parity_status` and `parity_reason`, and `reduced_precision_error`.
     Units are those of the parquet files: seconds, bytes, per second.
 
@@ -85,8 +86,12 @@ def _row(result: CaseResult, metrics: Mapping[str, Metric]) -> dict[str, object]
         "launches_ok": result.launches_ok,
     }
     for name, metric in metrics.items():
-        if name != "parity_error":
-            row |= _device_columns(result, name) if metric.per_device else _case_columns(result, name)
+        if name == "parity_error":
+            continue
+        if metric.per_device:
+            row |= _device_columns(result, name)
+        if not metric.per_device or (name, None) in result.estimates:
+            row |= _case_columns(result, name)
     return row | {
         "parity_error": _float(result.parity.error),
         "parity_status": result.parity.status,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.analysis.estimates import TOO_FEW
+from bench.analysis.gauges import watcher_checks
 from bench.analysis.intervals import Interval
 from bench.analysis.summary import EMULATED, Ratio, Row, WorkloadSummary
 from bench.recording.reader import RunData
@@ -115,6 +116,7 @@ def checks(data: RunData, summaries: Iterable[WorkloadSummary]) -> tuple[Check, 
             for name, row in rows
             if row.result.status not in ("ok", "skipped")
         ],
+        **watcher_checks(data.launches, rows),
         "Emulated by host replicas: correctness only, not ranked": [n for n, row in rows if row.result.emulated],
         "Oversubscribed, not ranked": [n for n, row in rows if row.result.oversubscribed],
         "Doubt about the figures": [f"{name}: {note}" for name, row in rows for note in row.notes],

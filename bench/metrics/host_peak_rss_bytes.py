@@ -13,6 +13,7 @@ HOST_PEAK_RSS_BYTES = Metric(
     meaning="largest resident memory of the device's worker process; shared libraries count in each worker",
     better="lower",
     per_device=True,
+    combine="largest",
 )
 
 

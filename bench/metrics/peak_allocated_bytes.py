@@ -13,6 +13,7 @@ PEAK_ALLOCATED_BYTES = Metric(
     meaning="largest sum of live tensors in the caching allocator, after warm-up",
     better="lower",
     per_device=True,
+    combine="largest",
 )
 
 

@@ -13,6 +13,7 @@ PEAK_RESERVED_BYTES = Metric(
     meaning="largest amount the caching allocator held from the driver, after warm-up",
     better="lower",
     per_device=True,
+    combine="largest",
 )
 
 

@@ -23,18 +23,22 @@ from bench.recording.columns import METRICS_KEY, TABLE_KEY, VERSION_KEY, arrow_s
 from bench.schema import SCHEMA_VERSION, TABLES, Launch, Metric, Run
 
 PARTS = "parts"
-_PART_NAME = re.compile(r"(launches|samples)-\d+\.parquet")
+TIMELINE = "timeline"
+_PART_NAME = re.compile(r"(launches|samples|timeline)-\d+\.parquet")
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "run": ("run_id",),
     "launches": ("case_id", "launch"),
     "samples": ("case_id", "launch", "metric", "device_index", "round_index"),
+    TIMELINE: ("case_id", "launch", "device_index", "elapsed_seconds"),
     "estimates": ("case_id", "metric", "device_index"),
 }
+_LARGEST = ("peak_allocated_bytes", "peak_reserved_bytes", "host_peak_rss_bytes")
+"""Metrics that stood for their largest launch before a declaration said how launches combine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunData:
-    """All that could be read of one run.
+    """All that could be read of one run but its timeline, which may be long: `read_timeline` reads that.
 
     `samples` and `estimates` have the columns of `bench.schema`; whole numbers are `Int64`,
     so that a null stays one. `estimates` is empty where the run did not finish.
@@ -57,7 +61,7 @@ def read_run(folder: Path) -> RunData:
     """
     problems: list[str] = _strangers(folder)
     metrics: dict[str, Metric] = {}
-    tables = {table: _read_table(folder, table, problems, metrics)[0] for table in TABLES}
+    tables = {table: _read_table(folder, table, problems, metrics)[0] for table in TABLES if table != TIMELINE}
     launches = _launches(tables["launches"])
     rows = tables["run"].to_pylist()
     if not rows and not launches:
@@ -71,6 +75,19 @@ def read_run(folder: Path) -> RunData:
         metrics=metrics,
         problems=tuple(problems),
     )
+
+
+def read_timeline(folder: Path) -> pd.DataFrame:
+    """The table `timeline` of the run in `folder`, in the order in which it was written.
+
+    It has the columns of `bench.schema.TimelineRow`; whole numbers are `Int64`, `unavailable` stays an
+    Arrow column. It is empty where nothing was watched and for runs that are older than the table.
+    `.attrs["problems"]` has a sentence for each file that was set aside.
+    """
+    problems: list[str] = []
+    frame = _frame(_read_table(folder, TIMELINE, problems, {})[0], _KEYS[TIMELINE])
+    frame.attrs["problems"] = problems
+    return frame
 
 
 def read_parts(folder: Path, table: str, metrics: Sequence[Metric]) -> tuple[Any, list[Path]]:
@@ -148,7 +165,11 @@ def _column(content: Any, wanted: Any, path: Path) -> Any:
     if wanted.name not in content.column_names:
         return pa.nulls(content.num_rows, wanted.type)
     try:
-        return content.column(wanted.name).cast(wanted.type)
+        found = content.column(wanted.name)
+        if pa.types.is_nested(wanted.type) and found.type != wanted.type:
+            # An older layout: its structs lack the fields that came later, and not every pyarrow casts those.
+            return pa.array(found.to_pylist(), wanted.type)
+        return found.cast(wanted.type)
     except pa.ArrowException as error:
         raise ResultsError(f"{path}: set aside, column {wanted.name} is not {wanted.type} ({error})") from error
 
@@ -157,11 +178,16 @@ def _metrics(text: bytes | None, path: Path, problems: list[str]) -> dict[str, M
     names = {item.name for item in fields(Metric)}
     try:
         listed = json.loads(text or b"[]")
-        found = [Metric(**{key: value for key, value in item.items() if key in names}) for item in listed]
+        found = [_metric({key: value for key, value in item.items() if key in names}) for item in listed]
     except (ValueError, TypeError, AttributeError) as error:
         problems.append(f"{path}: its declarations of metrics cannot be read ({error})")
         return {}
     return {metric.name: metric for metric in found}
+
+
+def _metric(declared: Mapping[str, Any]) -> Metric:
+    older: dict[str, Any] = {"combine": "largest" if declared.get("name") in _LARGEST else "mean"}
+    return Metric(**{**older, **declared})
 
 
 def _launches(table: Any) -> tuple[Launch, ...]:
@@ -172,8 +198,14 @@ def _launches(table: Any) -> tuple[Launch, ...]:
     return tuple(sorted(unique.values(), key=lambda launch: launch.position or 0))
 
 
+def _pandas_type(kind: Any) -> Any:
+    if pa.types.is_nested(kind):
+        return pd.ArrowDtype(kind)  # not a Python object a row
+    return pd.Int64Dtype() if kind == pa.int64() else None
+
+
 def _frame(table: Any, keys: Sequence[str]) -> pd.DataFrame:
-    frame: pd.DataFrame = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    frame: pd.DataFrame = table.to_pandas(types_mapper=_pandas_type)
     # A run that stopped while it compacted has the same rows in a part and in the whole file.
     unique: pd.DataFrame = frame.drop_duplicates(subset=list(keys), ignore_index=True)
     return unique

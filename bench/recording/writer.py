@@ -1,8 +1,8 @@
 """Parquet files of a run: one part a launch while it runs, one file a table when it is over.
 
     results/<run_id>/run.parquet
-    results/<run_id>/parts/samples-00012.parquet, launches-00012.parquet    (12th launch of the run)
-    results/<run_id>/launches.parquet, samples.parquet, estimates.parquet   (after `finish`)
+    results/<run_id>/parts/launches-00012.parquet, samples-00012.parquet, timeline-00012.parquet   (one launch)
+    results/<run_id>/launches.parquet, samples.parquet, timeline.parquet, estimates.parquet        (after `finish`)
 
 A crash loses the launch under way at the most.
 """
@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from bench.errors import ResultsError
 from bench.recording.columns import arrow_table
 from bench.recording.files import write_atomically
-from bench.recording.reader import PARTS, read_parts
-from bench.schema import Estimate, Launch, Metric, Run, Sample
+from bench.recording.reader import PARTS, TIMELINE, read_parts
+from bench.schema import Estimate, Launch, Metric, Run, Sample, TimelineRow
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -62,16 +62,18 @@ class RunWriter:
             shutil.rmtree(self.folder)
             raise
 
-    def add(self, launch: Launch, samples: Sequence[Sample]) -> None:
-        """Put a finished launch and its samples on the disk at once.
+    def add(self, launch: Launch, samples: Sequence[Sample], timeline: Sequence[TimelineRow] = ()) -> None:
+        """Put a finished launch, its samples and what was watched on the disk at once.
 
-        The launch is written last: where it can be read, all its samples can.
+        The launch is written last: where it can be read, all the rest can.
         """
         parts = self.folder / PARTS
         path = parts / f"launches-{launch.position:05d}.parquet"
         if path.exists():
             raise ResultsError(f"{path} exists; two launches claim position {launch.position}")
         self._write("samples", samples, parts / f"samples-{launch.position:05d}.parquet")
+        if timeline:
+            self._write(TIMELINE, timeline, parts / f"{TIMELINE}-{launch.position:05d}.parquet")
         self._write("launches", [launch], path)
 
     def finish(self, estimates: Sequence[Estimate], finished_at: datetime) -> None:
@@ -80,7 +82,7 @@ class RunWriter:
         A part that cannot be read stays where it is; the reader will name it.
         """
         used: list[Path] = []
-        for table in ("launches", "samples"):
+        for table in ("launches", "samples", TIMELINE):
             rows, files = read_parts(self.folder, table, self._metrics)
             _write_table(rows, self.folder / f"{table}.parquet")
             used += files

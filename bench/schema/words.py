@@ -88,13 +88,18 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """What a recorded value means. Declared once, in the metric's own file."""
+    """What a recorded value means. Declared once, in the metric's own file.
+
+    `combine` says what stands for a case: the mean over its launches with an interval, or the
+    largest launch, for what has to fit.
+    """
 
     name: str
     unit: str
     meaning: str
     better: Literal["higher", "lower"] | None = None
     per_device: bool = False
+    combine: Literal["mean", "largest"] = "mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +117,13 @@ class DeviceTrace:
 class ParityTrace:
     """Distance of a strategy's training from the one-device reference, after 3 SGD steps.
 
-    lossy: a lever rounds on purpose, so the distance gets no verdict; unused: parameters that
-    do not move on one device either.
+    lossy: a lever rounds on purpose, so the distance gets no verdict; double: trained in float64;
+    unused: parameters that do not move on one device either.
     """
 
     error: float
     lossy: bool = False
+    double: bool = False
     unmoved_parameters: tuple[str, ...] = ()
     unused_parameters: tuple[str, ...] = ()
 

@@ -103,14 +103,19 @@ def test_parity_error_notes_parameters_that_do_not_move_on_one_device_either() -
 
 def test_every_metric_declares_its_unit_and_meaning() -> None:
     metrics = {item.declaration.name: item.declaration for item in registry}
-    assert set(metrics) == {
+    assert set(metrics) >= {
         "step_seconds", "samples_per_second", "tokens_per_second", "epoch_seconds", "parity_error",
         "peak_allocated_bytes", "peak_reserved_bytes", "host_peak_rss_bytes", "cpu_percent",
+        "utilization_percent", "utilization_p95_percent", "sm_activity_percent", "power_watts", "joules_per_sample",
+        "device_memory_used_bytes", "memory_imbalance", "other_processes", "throttled_percent",
     }  # fmt: skip
     assert all(metric.meaning for metric in metrics.values())
-    assert {name for name, metric in metrics.items() if not metric.unit} == {"parity_error"}  # a ratio
-    for suffix, unit in (("_seconds", "s"), ("_bytes", "bytes")):
+    assert {name for name, metric in metrics.items() if not metric.unit} == {"parity_error", "memory_imbalance"}
+    for suffix, unit in (("_seconds", "s"), ("_bytes", "bytes"), ("_percent", "%"), ("_watts", "W")):
         assert {metric.unit for name, metric in metrics.items() if name.endswith(suffix)} == {unit}
     for name in ("samples_per_second", "tokens_per_second"):
         assert metrics[name].better == "higher"
     assert metrics["step_seconds"].better == "lower"
+    peaks = {name for name in metrics if "peak" in name} - {"predicted_peak_bytes"}
+    largest = {name for name, metric in metrics.items() if metric.combine == "largest"} - {"predicted_peak_bytes"}
+    assert largest == peaks | {"device_memory_used_bytes", "other_processes"}, "what has to fit, or must not be"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ from bench.analysis.estimates import estimate
 from bench.metrics import registry
 from bench.recording.reader import read_run
 from bench.recording.writer import RunWriter
-from bench.schema import Case, Device, Launch, Metric, NameValue, Run, Sample
+from bench.schema import Case, Device, Launch, Metric, NameValue, Run, Sample, TimelineRow
 
 START = datetime(2026, 11, 29, 23, 30, 22, tzinfo=timezone.utc)
 METRICS: tuple[Metric, ...] = tuple(item.declaration for item in registry)
@@ -113,17 +114,59 @@ def timed(launch: Launch, throughput: float, gib: Sequence[float | None] = ()) -
     return found
 
 
+def watched(launch: Launch, gib: Sequence[float | None]) -> list[Sample]:
+    """What the watcher of a GPU adds: reserved is allocated and a tenth, in use 0.5 GiB more; 90 % busy and falling."""
+    if launch.device_type != "cuda":
+        return []
+    found = []
+    for index, value in enumerate(gib):
+        reserved = None if value is None else 1.1 * value * 2**30
+        in_use = None if reserved is None else reserved + 2**29
+        figures = {"peak_reserved_bytes": reserved, "device_memory_used_bytes": in_use,
+                   "utilization_percent": 90.0 - 10 * index, "power_watts": 600.0 - 50 * index,
+                   "joules_per_sample": 0.5, "other_processes": 0.0, "throttled_percent": 0.0}  # fmt: skip
+        found += [sample(launch, name, figure, device_index=index) for name, figure in figures.items()]
+    return [*found, sample(launch, "joules_per_sample", 0.5 * len(gib))]
+
+
+def timeline(launch: Launch, *, seconds: float = 10.0, period: float = 0.1) -> list[TimelineRow]:
+    """A reading of every device each `period`, measured from 40 to 90 %; host replicas share one process."""
+    found = []
+    for step in range(round(seconds / period) + 1):
+        now = step * period
+        measured = 0.4 * seconds <= now <= 0.9 * seconds
+        for index in range(launch.num_devices):
+            wave = (0.85 + 0.1 * math.sin(now + index)) * (1.0 if now > 0.2 * seconds else 0.1)
+            figures: dict[str, Any]
+            if launch.device_type == "cuda":
+                figures = {"utilization_percent": 100 * wave - 5 * index, "power_watts": 650 * wave}
+            elif launch.emulated and index:
+                shared = "shares one process with the first device"
+                figures = {"unavailable": (NameValue(name="cpu_percent", value=shared),)}
+            else:
+                figures = {"cpu_percent": 100 * wave, "host_rss_bytes": round(2**28 * wave)}
+            found.append(
+                TimelineRow(run_id=launch.run_id, case_id=launch.case_id, launch=launch.launch, device_index=index,
+                            elapsed_seconds=now, measured=measured, **figures)
+            )  # fmt: skip
+    return found
+
+
 def write_run(results: Path, plan: Sequence[tuple[Case, Sequence[float], Sequence[float | None]]], *,
-              run: Run | None = None, parity: Sequence[tuple[Case, float]] = (),
+              run: Run | None = None, parity: Sequence[tuple[Case, float]] = (), watch: bool = False,
               failed: Sequence[tuple[Case, dict[str, Any]]] = (), finish: bool = True) -> Path:  # fmt: skip
-    """A run folder: for each case its throughput launch by launch and GiB per device; parity errors; failures."""
+    """A run folder: for each case its throughput launch by launch and GiB per device; parity errors; failures.
+
+    `watch`: the first launch of a case has a timeline, and every launch the figures that the watcher adds.
+    """
     run = run or made_run()
     writer = RunWriter(results, run, METRICS)
     position = 0
     for case, rates, gib in plan:
         for index, rate in enumerate(rates):
             launch = made_launch(case, index, position, run_id=run.run_id)
-            writer.add(launch, timed(launch, rate, gib))
+            more = watched(launch, gib) if watch else []
+            writer.add(launch, timed(launch, rate, gib) + more, timeline(launch) if watch and index == 0 else [])
             position += 1
     for case, error in parity:
         launch = made_launch(replace(case, purpose="parity", global_batch_size=8), 0, position, run_id=run.run_id)
@@ -143,7 +186,7 @@ _KEPT = tempfile.TemporaryDirectory(prefix="dpbench-made-up-")
 
 def gpu_run(results: Path, *, finish: bool = True) -> Path:
     """Six strategies on 4 GPUs with noise of about 1 %, one oom, one error, one parity miss, nasty names."""
-    # Written once and copied: each of its 118 parts waits for the disk.
+    # Written once and copied: each of its 128 parts waits for the disk.
     made = _gpu_run(finish)
     return Path(shutil.copytree(made, results / made.name))
 
@@ -169,7 +212,7 @@ def _gpu_run(finish: bool) -> Path:
         (made_case("fsdp", 2, 128), {"status": "error", "reason": f"ValueError: {NASTY}", "rank": 1, "phase": "warm-up",
                                      "traceback": f"Traceback (most recent call last):\n  ...\nValueError: {NASTY}"}),
     ]  # fmt: skip
-    return write_run(results, plan, parity=parity, failed=failed, finish=finish)
+    return write_run(results, plan, parity=parity, failed=failed, finish=finish, watch=True)
 
 
 def cpu_run(results: Path) -> Path:
@@ -184,4 +227,4 @@ def cpu_run(results: Path) -> Path:
     device = Device(index=0, name="AMD EPYC 9654")
     run = made_run(run_id="20261130T000000Z-cd34", device_type="cpu", devices=(device, replace(device, index=1)),
                    preset="quick", started_at=START + timedelta(minutes=30))  # fmt: skip
-    return write_run(results, plan, run=run, parity=[(case, 1e-7) for case, _, _ in plan])
+    return write_run(results, plan, run=run, watch=True, parity=[(case, 1e-7) for case, _, _ in plan])

@@ -8,7 +8,7 @@ import pytest
 
 from bench.errors import ResultsError
 from bench.recording.columns import METRICS_KEY, TABLE_KEY, VERSION_KEY, arrow_schema, arrow_table, from_row, kinds
-from bench.schema import TABLES, Estimate, Launch, Run, Sample
+from bench.schema import TABLES, Estimate, Launch, NameValue, Run, Sample, TimelineRow
 from tests.recording.made_up import METRICS, made_case, made_launch, made_run, sample
 
 FILE = Path("results/r/launches.parquet")
@@ -17,6 +17,16 @@ ROWS: dict[str, Any] = {
     "run": made_run(),
     "launches": LAUNCH,
     "samples": sample(LAUNCH, "step_seconds", 0.5, round_index=0),
+    "timeline": TimelineRow(
+        run_id="r",
+        case_id="c",
+        launch=0,
+        device_index=1,
+        elapsed_seconds=0.5,
+        measured=True,
+        memory_used_bytes=2**40,
+        unavailable=(NameValue(name="power_watts", value="NVML: Not Supported"),),
+    ),
     "estimates": Estimate(run_id="r", case_id="c", metric="m", launches=0, rounds=0),
 }
 

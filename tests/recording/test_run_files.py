@@ -15,7 +15,18 @@ from bench.recording.columns import TABLE_KEY, VERSION_KEY, arrow_schema
 from bench.recording.files import check_writable, write_atomically
 from bench.recording.reader import find_run, read_run, runs
 from bench.recording.writer import RunWriter
-from tests.recording.made_up import METRICS, NASTY, START, cpu_run, gpu_run, made_case, made_launch, made_run, timed
+from tests.recording.made_up import (
+    METRICS,
+    NASTY,
+    START,
+    cpu_run,
+    gpu_run,
+    made_case,
+    made_launch,
+    made_run,
+    timed,
+    timeline,
+)
 
 CASE = made_case("ddp", 2, 64, workload=NASTY)
 
@@ -24,14 +35,16 @@ def two_launches(results: Path) -> RunWriter:
     writer = RunWriter(results, made_run(), METRICS)
     for index in range(2):
         launch = made_launch(CASE, index, index)
-        writer.add(launch, timed(launch, 100.0 + index, [1.0, 2.0]))
+        writer.add(launch, timed(launch, 100.0 + index, [1.0, 2.0]), timeline(launch, seconds=0.5))
     return writer
 
 
 def test_parts_are_on_the_disk_at_once_and_named_by_position(tmp_path: Path) -> None:
     folder = two_launches(tmp_path).folder
     names = sorted(path.name for path in (folder / "parts").iterdir())
-    assert names == [f"{table}-0000{index}.parquet" for table in ("launches", "samples") for index in (0, 1)]
+    assert names == [
+        f"{table}-0000{index}.parquet" for table in ("launches", "samples", "timeline") for index in (0, 1)
+    ]
     data = read_run(folder)
     assert data.problems == ()
     assert data.run == made_run()
@@ -47,7 +60,7 @@ def test_finish_compacts_and_keeps_every_row(tmp_path: Path) -> None:
     found = estimate(before.samples, before.launches, METRICS)
     writer.finish(found, START + timedelta(minutes=1))
     assert sorted(path.name for path in writer.folder.iterdir()) == [
-        "estimates.parquet", "launches.parquet", "run.parquet", "samples.parquet",
+        "estimates.parquet", "launches.parquet", "run.parquet", "samples.parquet", "timeline.parquet",
     ]  # fmt: skip
     after = read_run(writer.folder)
     assert after.problems == ()
