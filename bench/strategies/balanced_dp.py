@@ -10,35 +10,21 @@ from torch import Tensor, nn
 from torch.nn.parallel._functions import Scatter
 from torch.nn.parallel.parallel_apply import parallel_apply
 
+from bench.balance import split_sizes
 from bench.schema import Case
-from bench.strategies._host_replicas import HostDataParallel
+from bench.strategies._host_replicas import HostDataParallel, replica_refusal
 from bench.strategies.base import Context, Option, Strategy, register, whole_micro_batch
 from bench.strategies.dp import LOSS_ON
 from bench.structure import samples_in, split_structure
 
+AUTO = "auto"
 GPU0_BSZ = Option(
     name="gpu0_bsz",
     default="",
-    meaning="samples of a micro-batch on the first device; by default micro_batch // (2 * num_devices)",
+    words=(AUTO,),
+    meaning="samples of a micro-batch on the first device; by default micro_batch // (2 * num_devices); auto evens out "
+    "the peaks of memory by a model fitted to two short probes",
 )
-
-
-def split_sizes(batch: int, num_devices: int, gpu0_bsz: int) -> list[int]:
-    """Samples per device, the first one first; they add up to `batch`.
-
-    One device takes all. Otherwise GPU 0 takes `min(gpu0_bsz, batch // num_devices)` and the
-    rest is split as evenly as possible over the others, the remainder one each to the first
-    of them. ValueError for a negative number or no device.
-    """
-    if batch < 0 or gpu0_bsz < 0 or num_devices < 1:
-        raise ValueError(
-            f"batch {batch} and gpu0_bsz {gpu0_bsz} must be 0 or more, num_devices {num_devices} 1 or more"
-        )
-    if num_devices == 1:
-        return [batch]
-    first = min(gpu0_bsz, batch // num_devices)
-    share, remainder = divmod(batch - first, num_devices - 1)
-    return [first] + [share + 1] * remainder + [share] * (num_devices - 1 - remainder)
 
 
 class BalancedDataParallel(nn.DataParallel[nn.Module]):
@@ -97,10 +83,14 @@ class BalancedDP(Strategy):
     options = (GPU0_BSZ, LOSS_ON)
 
     def gpu0_bsz(self, case: Case) -> int:
-        """Samples of a micro-batch on the first device; ValueError above an even share."""
+        """Samples of a micro-batch on the first device; ValueError above an even share.
+
+        `auto` is the default share here: the driver puts a number in its place before a launch
+        is timed. A parity check runs at the default share, whatever auto chooses.
+        """
         micro, even = whole_micro_batch(case), whole_micro_batch(case) // case.num_devices
         text = case.setting("gpu0_bsz")
-        if text is None:
+        if text is None or text == AUTO:
             return micro // (2 * case.num_devices)
         if int(text) > even:
             raise ValueError(
@@ -113,13 +103,17 @@ class BalancedDP(Strategy):
         return tuple(split_sizes(whole_micro_batch(case), case.num_devices, self.gpu0_bsz(case)))
 
     def parity_samples_per_device(self, case: Case) -> int:
-        return max(2, int(case.setting("gpu0_bsz") or 0))
+        text = case.setting("gpu0_bsz")
+        return 2 if text is None or text == AUTO else max(2, int(text))
 
     def emulated(self, case: Case) -> bool:
         return case.device_type == "cpu"
 
     def loss_inside(self, case: Case) -> bool:
         return self.option(case, "loss_on") == "replica"
+
+    def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
+        return super().refusal(error, wrapped) or replica_refusal(error)
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         case, gpu0_bsz = context.case, self.gpu0_bsz(context.case)

@@ -21,6 +21,7 @@ from bench.running.machinery import run_notes
 from bench.running.progress import clock_text
 from bench.running.session import RunSession
 from bench.schema import Case, DeviceTrace, Launch, Outcome, ParityTrace, Trace
+from bench.watching.watcher import Watcher
 from bench.workloads.mnist_cnn import MnistCnn
 from tests.planning.made_up_machines import cpu, gpus, plan_of
 from tests.recording.made_up import made_run
@@ -35,8 +36,10 @@ class MadeUpLaunches:
         self.outcomes: dict[str, Outcome] = {}
         self.tried: list[str] = []
         self.jobs: list[Job] = []
+        self.watchers: list[Any] = []
 
-    def timed(self, launcher: Any, job: Job, world_size: int, plan: Any) -> LaunchResult:
+    def timed(self, launcher: Any, job: Job, world_size: int, plan: Any, watcher: Any = None) -> LaunchResult:
+        self.watchers.append(watcher)
         outcome = self._outcome(job)
         devices = tuple(DeviceTrace(device_index=index) for index in range(job.case.num_devices))
         trace = Trace(case=job.case, steps_per_round=2, round_seconds=(1.0, 2.0), devices=devices)
@@ -236,6 +239,21 @@ def test_job_carries_what_was_typed(open_session: Open, launches: MadeUpLaunches
     assert (job.case, job.seed, job.timeout_seconds, job.backend) == (ddp, 7, 11.0, "gloo")
 
 
+def test_one_watcher_serves_every_timed_launch_and_ends_with_the_session(
+    open_session: Open, launches: MadeUpLaunches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, cases = mnist()
+    session = open_session(plan)
+    for case in cases:
+        session.time(case, 0)
+    (watcher,) = set(launches.watchers)
+    assert isinstance(watcher, Watcher) and len(launches.watchers) == len(cases) > 1
+    closed: list[bool] = []
+    monkeypatch.setattr(watcher, "close", lambda: closed.append(True))
+    session.close()
+    assert closed == [True]
+
+
 def test_finished_run_is_compacted_with_estimates(open_session: Open) -> None:
     plan, (single, ddp) = mnist()
     session = open_session(plan)
@@ -270,6 +288,11 @@ def test_data_root_that_nobody_reads_is_said(tmp_path: Path) -> None:
     _, unused = run_notes(plan_of(cpu(), workloads="mnist_cnn,resnet50", data_root=tmp_path))
     assert "--data-root is not used by resnet50:" in unused and "--data real" in unused
     assert len(run_notes(plan_of(cpu(), workloads="mnist_cnn", data_root=tmp_path))) == 1
+
+
+def test_notes_say_why_the_gpus_have_no_gauges() -> None:
+    machine = replace(gpus(1), notes=("no gauges of the GPUs: no library",))
+    assert "no gauges of the GPUs: no library" in run_notes(plan_of(machine))
 
 
 def test_notes_say_what_a_figure_cannot_mean() -> None:
