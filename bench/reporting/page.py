@@ -4,44 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from bench.analysis.summary import MEMORY, Row, Spread, WorkloadSummary, summarise
-from bench.analysis.wording import banner, checks, verdict
+from bench.analysis.balance import balance_summaries
+from bench.analysis.summary import summarise
+from bench.analysis.timelines import watched_launches
+from bench.analysis.wording import banner, checks
 from bench.recording.files import write_atomically
-from bench.recording.reader import RunData, read_run
-from bench.reporting.cells import Line, lines
-from bench.reporting.charts import Bar, bar_chart
+from bench.recording.reader import RunData, read_run, read_timeline
+from bench.reporting.sections import memory_metric, workload_section
+from bench.reporting.shares import HOW, share_section
 from bench.reporting.units import scale_of
 from bench.schema import Device, NameValue, Run
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """A chart with the words around it."""
-
-    title: str
-    caption: str
-    svg: Markup
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """What the page shows of one workload."""
-
-    anchor: str
-    summary: WorkloadSummary
-    verdict: str
-    charts: tuple[Chart, ...]
-    lines: tuple[Line, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +42,7 @@ def render(run_folder: Path, out: Path) -> Path:
     """
     # The folder's name, not the stored run_id: a file from elsewhere must not choose where we write.
     folder = run_folder.resolve()
-    page = render_page(read_run(folder)).encode("utf-8", "replace")
+    page = render_page(read_run(folder), read_timeline(folder)).encode("utf-8", "replace")
     path = out / f"{folder.name}.html"
     with contextlib.suppress(OSError):  # the write below says what is wrong
         out.mkdir(parents=True, exist_ok=True)
@@ -68,9 +50,11 @@ def render(run_folder: Path, out: Path) -> Path:
     return path
 
 
-def render_page(data: RunData) -> str:
+def render_page(data: RunData, timeline: pd.DataFrame) -> str:
     """The whole page as text. The same data give the same page."""
+    data = replace(data, problems=(*data.problems, *timeline.attrs.get("problems", ())))
     summaries = summarise(data)
+    watched = watched_launches(timeline, [row for summary in summaries for row in summary.rows])
     environment = Environment(
         loader=PackageLoader("bench.reporting"),
         autoescape=True,
@@ -84,12 +68,14 @@ def render_page(data: RunData) -> str:
         run=data.run,
         started=_text(data.run.started_at),
         banner=banner(data),
-        sections=[_section(index, summary, data.run.device_type) for index, summary in enumerate(summaries)],
+        sections=[workload_section(*item, data.run.device_type, watched) for item in enumerate(summaries)],
+        shares=[share_section(*item) for item in enumerate(balance_summaries(data))],
+        no_shares=HOW,
         checks=checks(data, summaries),
         facts=_facts(data.run),
         launches=data.launches,
         failures=[launch for launch in data.launches if launch.traceback],
-        memory=data.metrics.get(_memory_metric(data.run.device_type)),
+        memory=data.metrics.get(memory_metric(data.run.device_type)),
     )
 
 
@@ -105,67 +91,6 @@ def _title(run: Run) -> str:
     what = f"{len(run.devices)} CPU workers of" if run.device_type == "cpu" else f"{len(run.devices)} ×"
     where = f"{what} {', '.join(names)}" if names else run.device_type or "an unknown machine"
     return f"Data-parallel strategies on {where}"
-
-
-def _memory_metric(device_type: str) -> str:
-    return MEMORY["cuda" if device_type == "cuda" else "cpu"]
-
-
-def _section(index: int, summary: WorkloadSummary, device_type: str) -> Section:
-    prefix = f"w{index}"
-    charts = [
-        _spread_chart(summary, lambda row: row.throughput, "Throughput", "samples/s", f"{prefix}-rate"),
-        _spread_chart(summary, lambda row: row.step, "Time of one step", "s", f"{prefix}-step"),
-        _memory_chart(summary, device_type, f"{prefix}-memory"),
-    ]
-    return Section(
-        anchor=prefix,
-        summary=summary,
-        verdict=verdict(summary),
-        charts=tuple(chart for chart in charts if chart is not None),
-        lines=tuple(lines(summary)),
-    )
-
-
-def _spread_chart(
-    summary: WorkloadSummary, read: Callable[[Row], Spread | None], title: str, unit: str, prefix: str
-) -> Chart | None:
-    found = [(row, spread) for row in summary.rows if (spread := read(row)) is not None]
-    bars = [
-        Bar(
-            label=row.title, strategy=row.result.axes.strategy, value=spread.value, low=spread.low, high=spread.high,
-            points=spread.launches, remark=row.excluded or "", faint=row.excluded is not None,
-        )
-        for row, spread in found
-    ]  # fmt: skip
-    better = "longer is faster" if unit != "s" else "shorter is faster"
-    line = "line: 95 % interval, with an arrow where it goes on"
-    caption = f"Bar: estimate ({better}); {line}; dots: launches. Faint: not ranked."
-    return _chart(bars, title, unit, caption, f"{summary.workload}: {title}", prefix)
-
-
-def _memory_chart(summary: WorkloadSummary, device_type: str, prefix: str) -> Chart | None:
-    bars = []
-    for row in summary.rows:
-        known = tuple(value for value in row.memory if value is not None)
-        if known:
-            bars.append(
-                Bar(
-                    label=row.title, strategy=row.result.axes.strategy, value=max(known), points=known,
-                    remark=row.excluded or "", faint=row.excluded is not None,
-                )
-            )  # fmt: skip
-    title = "Memory a device" if device_type == "cuda" else "Memory of the worker processes"
-    each = "device" if device_type == "cuda" else "process"
-    caption = f"Bar: the fullest {each}; dots: every {each}. {_memory_metric(device_type)}, largest launch."
-    return _chart(bars, title, "bytes", caption, f"{summary.workload}: {title}", prefix)
-
-
-def _chart(bars: Sequence[Bar], title: str, unit: str, caption: str, spoken: str, prefix: str) -> Chart | None:
-    if not bars:
-        return None
-    svg = bar_chart(bars, unit=unit, title=spoken, prefix=prefix)
-    return Chart(title=title, caption=caption, svg=Markup(svg))
 
 
 def _facts(run: Run) -> list[Fact]:

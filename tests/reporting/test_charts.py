@@ -4,7 +4,8 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib
 import pytest
 
-from bench.reporting.charts import COLOURS, Bar, bar_chart
+from bench.reporting.charts.bars import Bar, bar_chart
+from bench.reporting.charts.svg import COLOURS
 from bench.reporting.units import scale_of
 from tests.recording.made_up import NASTY
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import ResultsError
-from bench.recording.reader import read_run
+from bench.recording.reader import read_run, read_timeline
 from bench.reporting.page import render, render_page
 from bench.schema import Run
 from tests.recording.made_up import NASTY, cpu_run, gpu_run, made_case, made_run, write_run
@@ -49,9 +49,17 @@ def parsed(page: str) -> Reader:
     return reader
 
 
+def page_of(folder: Path) -> str:
+    return render_page(read_run(folder), read_timeline(folder))
+
+
+def text_of(page: str) -> str:
+    return " ".join(" ".join(parsed(page).text).split())
+
+
 @pytest.fixture(scope="module")
 def gpu_page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return render_page(read_run(gpu_run(tmp_path_factory.mktemp("gpu"))))
+    return page_of(gpu_run(tmp_path_factory.mktemp("gpu")))
 
 
 def test_the_page_is_one_file_without_scripts_or_requests(gpu_page: str) -> None:
@@ -71,7 +79,7 @@ def test_nasty_names_are_shown_as_they_are(gpu_page: str) -> None:
 
 
 def test_everything_is_shown(gpu_page: str) -> None:
-    text = " ".join(" ".join(parsed(gpu_page).text).split())
+    text = text_of(gpu_page)
     for words in (
         "No clear winner among ddp, 4 devices", "rank 2: CUDA out of memory", "gpu0_bsz 80 is above 128 // 2 = 64",
         "Traceback (most recent call last)", "parity error 9.0e-01 is above", "too few launches", "NCCL_DEBUG WARN",
@@ -84,24 +92,24 @@ def test_everything_is_shown(gpu_page: str) -> None:
 
 
 def test_a_cpu_run_and_an_oversubscribed_one_say_so_on_every_screen(tmp_path: Path) -> None:
-    page = render_page(read_run(cpu_run(tmp_path)))
+    page = page_of(cpu_run(tmp_path))
     assert page.index("not GPU speed") < page.index("<h1>") and ".notice { position: sticky" in page
     run = made_run(run_id="twice")
     twice = write_run(tmp_path, [(made_case("ddp", 2, 64, devices=(0, 0)), [10.0], [])], run=run)
-    assert "Oversubscribed: a device was listed more than once" in render_page(read_run(twice))
+    assert "Oversubscribed: a device was listed more than once" in page_of(twice)
 
 
 def test_a_run_of_failures_and_one_without_an_environment_render(tmp_path: Path) -> None:
     failed = [(made_case("ddp", 2, 64), {"status": "error", "reason": "boom"})]
     folder = write_run(tmp_path, [], failed=failed)
-    assert "Nothing can be ranked" in render_page(read_run(folder))
+    assert "Nothing can be ranked" in page_of(folder)
     (folder / "run.parquet").write_bytes(b"")
-    text = render_page(read_run(folder))
+    text = page_of(folder)
     assert "run.parquet: set aside, the file is empty" in text and "not known" in text
 
 
 def test_a_run_without_a_launch_renders(tmp_path: Path) -> None:
-    assert "holds no timed case" in render_page(read_run(write_run(tmp_path, [])))
+    assert "holds no timed case" in page_of(write_run(tmp_path, []))
 
 
 def test_render_writes_under_the_name_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
