@@ -20,6 +20,10 @@ class UnknownNameError(UsageError):
         super().__init__(f"unknown {kind} {name!r}; there is: {', '.join(sorted(known)) or 'none'}")
 
 
+class RefusedError(BenchError):
+    """A strategy cannot take a model as it is: a result, not a fault. The message says why, and what helps."""
+
+
 class DataError(BenchError):
     """Data that is there but damaged or unfit. The message names the file and the remedy."""
 

@@ -38,7 +38,7 @@ def first_cause(failures: Sequence[Failure], exits: Sequence[Exit], phase: Calla
     if failures:
         first = next((failure for failure in failures if failure.out_of_memory), failures[0])
         return Outcome(
-            status="oom" if first.out_of_memory else "error",
+            status="oom" if first.out_of_memory else "skipped" if first.refused else "error",
             reason=first.message,
             rank=first.rank,
             phase=first.phase,

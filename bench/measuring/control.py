@@ -18,6 +18,8 @@ from typing import TypeAlias
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from bench.errors import RefusedError
+
 LOOPBACK = "127.0.0.1"
 FOREVER = timedelta(days=7)
 Plain: TypeAlias = "str | int | float | bool | None | list[Plain] | dict[str, Plain]"
@@ -40,7 +42,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What a rank said before it left."""
+    """What a rank said before it left. refused: its strategy cannot take the model, which is no fault."""
 
     rank: int
     time: float
@@ -48,6 +50,7 @@ class Failure:
     message: str
     traceback: str
     out_of_memory: bool
+    refused: bool = False
 
 
 def serve() -> TCPStore:
@@ -97,6 +100,7 @@ class Channel:
 
     def fail(self, error: BaseException) -> None:
         """Post what went wrong, before anything else can."""
+        refused = isinstance(error, RefusedError)
         self.store.set(
             f"error/{self.rank}",
             json.dumps(
@@ -104,9 +108,10 @@ class Channel:
                     "rank": self.rank,
                     "time": time.time(),
                     "phase": self._phase,
-                    "message": cut(f"{type(error).__name__}: {text_of(error)}"),
+                    "message": cut(text_of(error) if refused else f"{type(error).__name__}: {text_of(error)}"),
                     "traceback": cut(_traceback(error)),
                     "out_of_memory": out_of_memory(error),
+                    "refused": refused,
                 }
             ),
         )

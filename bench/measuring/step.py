@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from bench.errors import RefusedError
 from bench.levers import autocast
 from bench.schema import Case
 from bench.strategies import Context, Strategy
-from bench.structure import map_tensors, samples_in
+from bench.structure import map_tensors, samples_in, tensors_of, with_tensors
 from bench.workloads import Batch, DataSource, Workload
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -30,15 +31,17 @@ class PrecisionModule(nn.Module):
     """What a strategy wraps: the model under its autocast, with the loss inside where asked for.
 
     Returns the model's output, or, with the loss inside, a tensor of shape (1, 2) with
-    `loss_sum` and `weight`, so that DataParallel's gather gives one row per replica.
+    `loss_sum` and `weight`, so that DataParallel's gather gives one row per replica. `bare` is
+    for a strategy that follows the output: its tensors alone, see `whole_output`.
     """
 
-    def __init__(self, model: nn.Module, workload: Workload, case: Case, loss_inside: bool) -> None:
+    def __init__(self, model: nn.Module, workload: Workload, case: Case, loss_inside: bool, bare: bool = False) -> None:
         super().__init__()
         self.model = model
         self._loss = workload.loss if loss_inside else None
         self.seen: list[int] | None = None
         """Samples of every forward while it is a list, which replicas share; the parity check looks at it."""
+        self._bare, self._structure = bare, None
         self._precision, self._device_type = case.precision, case.device_type
 
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any = None) -> Any:
@@ -46,10 +49,30 @@ class PrecisionModule(nn.Module):
             self.seen.append(samples_in((args, kwargs)))
         with autocast(self._precision, self._device_type):
             output = self.model(*args, **kwargs)
+            if self._bare:
+                return self._tensors(output)
             if self._loss is None:
                 return output
             loss_sum, weight = self._loss(output, targets)
         return torch.stack([loss_sum.float(), weight.float()]).reshape(1, 2)
+
+    def _tensors(self, output: Any) -> tuple[Tensor, ...]:
+        """The tensors of an output alone: a wrapper would not find them in a dataclass."""
+        tensors = tuple(tensors_of(output))
+        if not tensors:
+            raise RefusedError(
+                f"this strategy must see the tensors of the model's output, and finds none in a "
+                f"{type(output).__name__}; return a tensor, or tensors in a tuple, list, dict or dataclass"
+            )
+        self._structure = output
+        return tensors
+
+    def whole_output(self, returned: Any) -> Any:
+        """The model's own output from what the wrapped module returned."""
+        if not self._bare:
+            return returned
+        structure, self._structure = self._structure, None  # it would keep the graph until the next step
+        return with_tensors(structure, returned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +124,8 @@ def to_device(structure: Any, device: torch.device) -> Any:
 class Trainer:
     """A model, wrapped by a strategy, with its optimizer; `step` trains one global batch.
 
-    The order is fixed: build, move, wrap, then the optimizer. An optimizer built before
+    The order is fixed: build, move, `prepare` (what the parity check does to a new model), wrap, then
+    the optimizer. An optimizer built before
     sharding, or a forward before it exists, would train nothing under `fully_shard`.
     """
 
@@ -115,21 +139,39 @@ class Trainer:
         mesh: DeviceMesh | None,
         optimizer: OptimizerFactory | None = None,
         train: bool = True,
+        prepare: Callable[[nn.Module], None] | None = None,
         seed: int,
     ) -> None:
         torch.manual_seed(seed)
         model = workload.build().to(devices[0]).train(train)
+        if prepare is not None:
+            prepare(model)
         self.workload, self.strategy, self.case, self.devices = workload, strategy, case, devices
         self._loss_inside = strategy.loss_inside(case)
-        module = PrecisionModule(model, workload, case, self._loss_inside)
+        bare = strategy.follows_output(case) and not self._loss_inside
+        module = PrecisionModule(model, workload, case, self._loss_inside, bare)
         self._module = module
         context = Context(case=case, devices=devices, blocks=tuple(workload.blocks(model)), mesh=mesh)
-        self.wrapped = strategy.wrap(module, context)
+        try:
+            self.wrapped = strategy.wrap(module, context)
+        except Exception as error:
+            _say_refused(strategy, error, None)
+            raise
         self.optimizer = (optimizer or workload.optimizer)(self.wrapped.parameters())
         self._loss_scale = strategy.loss_scale(case)
 
     def step(self, batch: StepBatch) -> Tensor:
-        """Train one global batch. Returns this process's summed loss and weight, shape (2,), on its device."""
+        """Train one global batch. Returns this process's summed loss and weight, shape (2,), on its device.
+
+        RefusedError where the strategy cannot take the model.
+        """
+        try:
+            return self._step(batch)
+        except Exception as error:
+            _say_refused(self.strategy, error, self.wrapped)
+            raise
+
+    def _step(self, batch: StepBatch) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
         last = len(batch.micro_batches) - 1
@@ -149,7 +191,7 @@ class Trainer:
             inside: Tensor = self.wrapped(*(batch if host else to_device(batch, device)))
             return inside.sum(dim=0)
         args, kwargs, targets = batch if host else to_device(batch, device)
-        output = self.wrapped(args, kwargs)
+        output = self._module.whole_output(self.wrapped(args, kwargs))
         with autocast(self.case.precision, self.case.device_type):
             loss_sum, weight = self.workload.loss(output, to_device(targets, device))
         return torch.stack([loss_sum.float(), weight.float()])
@@ -164,6 +206,13 @@ class Trainer:
         """Whole parameters on the CPU by the model's own names; every rank must call it."""
         found = self.strategy.full_parameters(self.wrapped)
         return {name.removeprefix("model."): parameter.to("cpu", copy=True) for name, parameter in found}
+
+
+def _say_refused(strategy: Strategy, error: Exception, wrapped: nn.Module | None) -> None:
+    """RefusedError in the place of `error` where it means that the strategy cannot take the model."""
+    reason = strategy.refusal(error, wrapped)
+    if reason is not None:
+        raise RefusedError(reason) from error
 
 
 def synchronize(devices: Iterable[torch.device]) -> None:

@@ -47,7 +47,9 @@ class Job:
 
     def workload(self) -> Workload:
         """The case's workload at its size."""
-        return workloads.find(self.address or self.case.workload)(self.case.size)
+        name = self.case.workload
+        found = workloads.registry.get(name) if self.address is None else workloads.find(self.address)
+        return found(self.case.size)
 
 
 class Rounds:

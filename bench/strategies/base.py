@@ -12,27 +12,39 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from bench.errors import UsageError
+from bench.errors import RefusedError, UsageError
 from bench.registry import Registry
 from bench.schema import Case
+
+BATCH_NORM_WORDS = "Expected more than 1 value per channel when training"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A setting that belongs to one strategy. `values` is empty for a whole number >= 0."""
+    """A setting that belongs to one strategy.
+
+    `values` is empty for a whole number >= 0; `words` are what it can be besides a number.
+    """
 
     name: str
     default: str
     meaning: str
     values: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+    @property
+    def takes(self) -> str:
+        """What it can be, in words."""
+        number = " or ".join(["a whole number from 0", *self.words])
+        return f"one of: {', '.join(self.values)}" if self.values else number
 
     def check(self, text: str) -> str:
         """`text` in its usual form if the option can take it; UsageError lists what it can."""
-        if self.values and text not in self.values:
-            raise UsageError(f"{self.name} cannot be {text!r}; it is one of: {', '.join(self.values)}")
-        if not self.values and not text.isdecimal():
-            raise UsageError(f"{self.name} cannot be {text!r}; it is a whole number from 0")
-        return text if self.values else str(int(text))
+        if text in (*self.values, *self.words):
+            return text
+        if self.values or not text.isdecimal():
+            raise UsageError(f"{self.name} cannot be {text!r}; it is {self.takes}")
+        return str(int(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +93,20 @@ class Strategy(ABC):
         """Why this strategy cannot run the case at all, None when it can."""
         return None
 
+    def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
+        """Why `error`, raised while wrapping or training, means that this strategy cannot take the model as it is.
+
+        None for anything else: a fault stays an error. `wrapped` is None while wrapping.
+        """
+        if isinstance(error, RefusedError):
+            return str(error)
+        if isinstance(error, ValueError) and BATCH_NORM_WORDS in str(error):
+            return (
+                "BatchNorm needs more than one value per channel in training, and a device got too few samples for "
+                f"that ({str(error).splitlines()[-1]}); raise --global-batch-size"
+            )
+        return None
+
     def chunk_sizes(self, case: Case) -> tuple[int, ...]:
         """Samples that each device takes of one micro-batch, in device order.
 
@@ -98,6 +124,10 @@ class Strategy(ABC):
 
     def loss_inside(self, case: Case) -> bool:
         """The loss is computed inside the wrapped module, once per replica."""
+        return False
+
+    def follows_output(self, case: Case) -> bool:
+        """The wrapper looks for the tensors in the module's output, to know when the backward pass begins."""
         return False
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager, nullcontext
 
 from torch import nn
@@ -14,18 +15,45 @@ BUCKET_CAP_MB = Option(name="bucket_cap_mb", default="25", meaning="size of a gr
 STATIC_GRAPH = Option(
     name="static_graph", default="off", values=("off", "on"), meaning="promise that the graph never changes"
 )
+FIND_UNUSED = Option(
+    name="find_unused_parameters",
+    default="off",
+    values=("off", "on"),
+    meaning="look in each step which parameters the loss does not reach; costs time",
+)
+
+MOST_NAMED = 4
+
+# What torch's reducer says, and what that means for the model; the same words from torch 2.9 on.
+REDUCER_WORDS = {
+    "your module has parameters that were not used in producing loss": (
+        "some parameters get no gradient ({which}), and DDP waits for them; use "
+        "ddp:find_unused_parameters=on, or leave them out of the model"
+    ),
+    "this is not compatible with static_graph set to True": (
+        "the parameters that get a gradient change from step to step, which a static graph must not; use "
+        "static_graph=off, with find_unused_parameters=on"
+    ),
+    "Expected to mark a variable ready only once": (
+        "a parameter gets its gradient more than once in a backward pass (reentrant checkpointing, or several "
+        "forwards), which DDP takes only in a static graph; use ddp:static_graph=on"
+    ),
+}
 
 
 @register
 class DDP(Strategy):
     name = "ddp"
     summary = "torch.nn.parallel.DistributedDataParallel"
-    options = (BUCKET_CAP_MB, STATIC_GRAPH)
+    options = (BUCKET_CAP_MB, STATIC_GRAPH, FIND_UNUSED)
 
     def unsupported(self, case: Case) -> str | None:
         if self.option(case, "static_graph") == "on" and case.accumulation_steps > 1:
             return "DDP cannot skip synchronisation (no_sync) in a static graph; use static_graph=off or 1 step"
         return None
+
+    def follows_output(self, case: Case) -> bool:
+        return "on" in (self.option(case, STATIC_GRAPH.name), self.option(case, FIND_UNUSED.name))
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         device = context.devices[0]
@@ -36,8 +64,27 @@ class DDP(Strategy):
             gradient_as_bucket_view=True,
             bucket_cap_mb=int(self.option(context.case, "bucket_cap_mb")),
             static_graph=self.option(context.case, "static_graph") == "on",
+            find_unused_parameters=self.option(context.case, FIND_UNUSED.name) == "on",
         )
+
+    def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
+        text = str(error)
+        for words, meaning in REDUCER_WORDS.items():
+            if isinstance(error, RuntimeError) and words in text:
+                return meaning.format(which=_named_in(text, wrapped))
+        return super().refusal(error, wrapped)
 
     def synchronising(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[None]:
         assert isinstance(wrapped, DistributedDataParallel)
         return nullcontext() if last else wrapped.no_sync()
+
+
+def _named_in(text: str, wrapped: nn.Module | None) -> str:
+    """The parameters that the reducer names by their number, among those that are trained."""
+    found = re.search(r"did not receive grad for rank \d+: ([\d ]+)", text)
+    if found is None or wrapped is None:
+        return "the loss does not reach them"
+    names = [name.removeprefix("module.model.") for name, value in wrapped.named_parameters() if value.requires_grad]
+    numbers = [int(number) for number in found[1].split()]
+    more = f" and {len(numbers) - MOST_NAMED} more" if len(numbers) > MOST_NAMED else ""
+    return ", ".join(names[number] for number in numbers[:MOST_NAMED]) + more

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from bench.schema import Case
-from bench.strategies._host_replicas import HostDataParallel
+from bench.strategies._host_replicas import HostDataParallel, replica_refusal
 from bench.strategies.base import Context, Option, Strategy, register, whole_micro_batch
 
 LOSS_ON = Option(
@@ -42,6 +42,9 @@ class DP(Strategy):
 
     def loss_inside(self, case: Case) -> bool:
         return self.option(case, "loss_on") == "replica"
+
+    def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
+        return super().refusal(error, wrapped) or replica_refusal(error)
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         if context.case.device_type == "cpu":

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from bench.schema import Case
+from bench.strategies._sharing import fsdp_refusal, refuse_shared
 from bench.strategies.base import Context, Option, Strategy, register
 
 RESHARD_AFTER_FORWARD = Option(
@@ -25,13 +27,20 @@ class FSDP(Strategy):
     summary = "torch.distributed.fsdp.fully_shard (FSDP2)"
     options = (RESHARD_AFTER_FORWARD,)
 
+    def follows_output(self, case: Case) -> bool:
+        return True
+
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
+        refuse_shared(model, context.blocks)
         reshard = self.option(context.case, "reshard_after_forward") == "on"
         for block in context.blocks:
             fully_shard(block, mesh=context.mesh, reshard_after_forward=reshard)
         # The root owns what is in no block; tied weights stay together there, and stay tied.
         sharded: nn.Module = fully_shard(model, mesh=context.mesh)  # type: ignore[assignment]
         return sharded
+
+    def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
+        return super().refusal(error, wrapped) or fsdp_refusal(error)
 
     def synchronising(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[None]:
         assert isinstance(wrapped, FSDPModule)

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.distributed.fsdp.wrap import CustomPolicy
 
+from bench.schema import Case
+from bench.strategies._sharing import fsdp_refusal, refuse_shared
 from bench.strategies.base import Context, Option, Strategy, register
 
 SHARDING_STRATEGY = Option(
@@ -25,7 +27,11 @@ class FSDP1(Strategy):
     summary = "torch.distributed.fsdp.FullyShardedDataParallel (FSDP1)"
     options = (SHARDING_STRATEGY,)
 
+    def follows_output(self, case: Case) -> bool:
+        return True
+
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
+        refuse_shared(model, context.blocks)
         blocks = set(context.blocks)
         return FullyShardedDataParallel(
             model,
@@ -35,6 +41,9 @@ class FSDP1(Strategy):
             device_id=context.devices[0],
             use_orig_params=True,
         )
+
+    def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
+        return super().refusal(error, wrapped) or fsdp_refusal(error)
 
     def synchronising(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[None]:
         assert isinstance(wrapped, FullyShardedDataParallel)

@@ -25,6 +25,7 @@ class BertSmall(Workload):
 
     name = "bert_small"
     summary = "BERT of 4 layers and width 512, masked language modelling"
+    parity_learning_rate = 0.05
     sizes = {
         "standard": Size(text="128 tokens, vocabulary 30,522", batch_per_device=32, tokens_per_sample=128),
         "quick": Size(text="64 tokens, vocabulary 4,096", global_batch_size=8, tokens_per_sample=64),

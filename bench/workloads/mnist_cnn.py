@@ -26,6 +26,7 @@ class MnistCnn(Workload):
 
     name = "mnist_cnn"
     summary = "two convolutions and two linear layers on 28x28 digits"
+    parity_learning_rate = 0.05
     sizes = {
         "standard": Size(text=TEXT, global_batch_size=512),
         # 512 take a second of one CPU thread for each step.

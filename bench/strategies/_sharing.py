@@ -1,0 +1,49 @@
+"""Parameters that two modules share: they must stay in one FSDP group, or each group trains its own copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from bench.errors import RefusedError
+
+
+def refuse_shared(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
+    """RefusedError where a block shares a parameter with anything outside it."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name.removeprefix("model."))
+    paths = {module: path.removeprefix("model.") for path, module in model.named_modules()}
+    for block in blocks:
+        path = paths[block]
+        for parameter in block.parameters():
+            outside = next((name for name in names[parameter] if not name.startswith(f"{path}.")), None)
+            if outside is not None:
+                inside = next(name for name in names[parameter] if name.startswith(f"{path}."))
+                raise RefusedError(
+                    f"FSDP cannot shard {path} alone: its {inside} is {outside} as well, which lies outside; leave "
+                    f"{path} out of the workload's blocks(), and the model keeps both together"
+                )
+
+
+MOST_QUOTED = 120
+
+# What torch says of models that no FSDP can shard.
+FSDP_WORDS = {
+    "support scalar parameters": "it cannot shard a parameter without dimensions; give it the shape (1,)",
+    "support salar parameters": "it cannot shard a parameter without dimensions; give it the shape (1,)",
+    "support non-contiguous parameters": "it cannot shard a parameter that is not contiguous; call contiguous() on it",
+    "from the 'Sparse": "it cannot reduce sparse gradients; build the embedding with sparse=False",
+    "not implemented for sparse tensors": "it cannot reduce sparse gradients; build the embedding with sparse=False",
+    "Must flatten tensors with uniform dtype": "it cannot shard parameters of different types together; use one dtype",
+}
+
+
+def fsdp_refusal(error: Exception) -> str | None:
+    """Why FSDP cannot shard a model that fails so; None for any other failure."""
+    text = str(error)
+    if not isinstance(error, (ValueError, RuntimeError)):
+        return None
+    meaning = next((meaning for words, meaning in FSDP_WORDS.items() if words in text), None)
+    return None if meaning is None else f"FSDP refuses this model: {meaning} ({text.splitlines()[0][:MOST_QUOTED]})"

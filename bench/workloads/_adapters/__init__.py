@@ -1,0 +1,1 @@
+"""Workloads made from a model class of a library, by its name."""

@@ -1,0 +1,134 @@
+"""Any classifier of torchvision: `torchvision:resnet18?num_classes=10`. Untrained; images of seeded noise."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from bench.data.base import Batch, DataSource
+from bench.data.images import NoiseImages
+from bench.errors import UsageError
+from bench.workloads._adapters.spec import Spec, literal, near
+from bench.workloads._examples import SYNTHETIC_SAMPLES
+from bench.workloads.base import Size, Workload
+
+QUICK_PIXELS = 64
+IMAGE_SIZE = "image_size"
+DOWNLOADS = ("weights", "progress")
+# Heads beside the main one are no part of the usual training step, and their outputs of no default loss.
+WITHOUT_EXTRAS: Mapping[str, Mapping[str, Any]] = {
+    "inception_v3": {"aux_logits": False, "init_weights": True},
+    "googlenet": {"aux_logits": False, "init_weights": True},
+}
+
+
+class TorchvisionModel(Workload):
+    """A classifier from `torchvision.models`, by the name that `get_model` knows."""
+
+    model_name: ClassVar[str]
+    settings: ClassVar[Mapping[str, Any]]
+    pixels: ClassVar[Mapping[str, int]]
+    takes_image_size: ClassVar[bool]
+    classes: ClassVar[int]
+    sample_word = "images"
+    low_precision = True
+
+    def build(self) -> nn.Module:
+        """Maps images (N, 3, pixels, pixels) to logits (N, classes)."""
+        size = {IMAGE_SIZE: self.pixels[self.size_name]} if self.takes_image_size else {}
+        return _build(self.model_name, {**self.settings, **size})
+
+    def prepare(self, data: str, data_root: Path | None, cache: Path) -> DataSource:
+        super().prepare(data, data_root, cache)
+        shape = self.size.text.removesuffix(" images")
+        return DataSource(kind="synthetic", text=f"seeded normal noise, {shape}", num_samples=SYNTHETIC_SAMPLES)
+
+    def dataset(self, source: DataSource, seed: int) -> Dataset[Batch]:
+        pixels = self.pixels[self.size_name]
+        return NoiseImages((3, pixels, pixels), self.classes, source.num_samples, seed)
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def adapt(spec: Spec) -> tuple[type[Workload], str]:
+    """A workload class for a torchvision model, and its address. UsageError names what there is."""
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if spec.model not in known:
+        raise UsageError(
+            f"--workload: torchvision has no classifier {spec.model!r}; {near(spec.model, known)} "
+            "(all: python -c 'from torchvision import models; print(models.list_models(module=models))')"
+        )
+    settings = {**WITHOUT_EXTRAS.get(spec.model, {}), **{key: literal(text) for key, text in spec.overrides.items()}}
+    for key in DOWNLOADS:
+        if key in settings:
+            raise UsageError(f"--workload: {key} cannot be set; models are measured untrained, nothing is downloaded")
+    given = settings.pop(IMAGE_SIZE, None)
+    if given is not None and (not isinstance(given, int) or given < 1):
+        raise UsageError(f"--workload: {IMAGE_SIZE}={given} is no number of pixels")
+    model = _checked(spec, settings)
+    takes_image_size = IMAGE_SIZE in inspect.signature(type(model).__init__).parameters
+    pixels = _pixels(spec.model, model, given, takes_image_size)
+    name = f"torchvision:{spec.model}{spec.query}"
+    declared = {
+        "name": name,
+        "__doc__": f"torchvision's {spec.model}{spec.query}, untrained",
+        "__module__": __name__,
+        "model_name": spec.model,
+        "settings": settings,
+        "pixels": pixels,
+        "takes_image_size": takes_image_size,
+        "classes": int(settings.get("num_classes", 1000)),
+        "sizes": {
+            "standard": Size(text="3x{0}x{0} images".format(pixels["standard"]), batch_per_device=64),
+            "quick": Size(text="3x{0}x{0} images".format(pixels["quick"]), global_batch_size=8),
+        },
+    }
+    return type(spec.model, (TorchvisionModel,), declared), name
+
+
+def _build(name: str, settings: Mapping[str, Any]) -> nn.Module:
+    from torchvision import models
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # how torchvision will initialise some day
+        model: nn.Module = models.get_model(name, weights=None, **settings)
+    return model
+
+
+def _checked(spec: Spec, settings: Mapping[str, Any]) -> nn.Module:
+    """The model without its memory, which shows that the overrides fit."""
+    try:
+        with torch.device("meta"):
+            return _build(spec.model, settings)
+    except Exception as error:
+        with torch.device("meta"):
+            plain = _build(spec.model, WITHOUT_EXTRAS.get(spec.model, {}))
+        takes = [key for key in inspect.signature(type(plain).__init__).parameters if key not in ("self", "kwargs")]
+        raise UsageError(
+            f"--workload: torchvision's {spec.model} cannot be built with {spec.query[1:]}: {error}; it takes: "
+            f"{', '.join(dict.fromkeys([*takes, IMAGE_SIZE]))}"
+        ) from error
+
+
+def _pixels(name: str, model: nn.Module, given: int | None, adjustable: bool) -> Mapping[str, int]:
+    """Height and width at each size: what the trained weights were made for, and the least from 64 on that works."""
+    if given is not None:
+        return {"standard": given, "quick": given}
+    from torchvision import models
+
+    weights = models.get_model_weights(name).DEFAULT
+    least = max(weights.meta.get("min_size", (QUICK_PIXELS,)))
+    patch = getattr(model, "patch_size", None)
+    quick = -(-QUICK_PIXELS // patch) * patch if adjustable and isinstance(patch, int) else max(QUICK_PIXELS, least)
+    standard = int(weights.transforms().crop_size[0])
+    return {"standard": max(standard, least), "quick": quick}

@@ -1,0 +1,170 @@
+"""Models that a strategy may not be able to take, as a user would bring them: classes with defaults only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.workloads import Batch, Workload
+
+
+class Net(nn.Module):
+    """Two repeated layers and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+class PlainNet(Workload):
+    """A plain network."""
+
+    model: type[nn.Module] = Net
+
+    def build(self) -> nn.Module:
+        return self.model()
+
+    def example(self, index: int) -> Batch:
+        return Batch(args=(torch.randn(8),), kwargs={}, targets=torch.randint(4, ()))
+
+
+class UnusedParameters(PlainNet):
+    def build(self) -> nn.Module:
+        model = Net()
+        model.spare = nn.Linear(3, 3)
+        return model
+
+
+class TiedWeights(PlainNet):
+    """The decoder is the embedding."""
+
+    class model(nn.Module):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(20, 8)
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+            self.decoder = nn.Linear(8, 20, bias=False)
+            self.decoder.weight = self.embedding.weight
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.embedding(ids)
+            for layer in self.layers:
+                x = layer(x)
+            return self.decoder(x)
+
+    def example(self, index: int) -> Batch:
+        ids = torch.randint(20, (6,))
+        return Batch(args=(ids[:-1],), kwargs={}, targets=ids[1:])
+
+
+class TiedBlocks(TiedWeights):
+    def blocks(self, model: Any) -> list[nn.Module]:
+        return [model.embedding, *model.layers, model.decoder]
+
+
+@dataclass
+class Output:
+    logits: Tensor
+    doubled: Tensor
+
+
+class DataclassOutput(PlainNet):
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Output:
+            logits = super().forward(x)
+            return Output(logits=logits, doubled=2 * logits)
+
+
+class OpaqueOutput(PlainNet):
+    """What it returns shows its tensors to nobody."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return type("Opaque", (), {"logits": super().forward(x)})()
+
+
+class KeywordOnly(PlainNet):
+    """Keywords alone, with a number, a text, a flag and None among them."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, *, x: Tensor, scale: Tensor, mode: str, doubled: bool, mask: None) -> Tensor:
+            assert (mode, doubled, mask) == ("plain", True, None)
+            return super().forward(x) * scale[:, None] * 2
+
+    def example(self, index: int) -> Batch:
+        inputs = {"x": torch.randn(8), "scale": 0.5 + index % 2, "mode": "plain", "doubled": True, "mask": None}
+        return Batch(args=(), kwargs=inputs, targets=torch.randn(4))
+
+
+class ReadsParameters(PlainNet):
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x.to(next(self.parameters()).dtype))
+
+
+class ScalarParameter(PlainNet):
+    class model(Net):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x) * self.scale
+
+
+class SparseGradients(TiedWeights):
+    class model(nn.Module):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(20, 8, sparse=True), nn.Linear(8, 20)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(self.embedding(ids))
+
+
+class UsedTwice(PlainNet):
+    """Reentrant checkpoints over layers that run twice in a row."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            from torch.utils.checkpoint import checkpoint
+
+            x = x.requires_grad_()
+            for layer in self.layers:
+                x = checkpoint(layer, checkpoint(layer, x, use_reentrant=True), use_reentrant=True)
+            return self.head(x)
+
+
+class Normalised(PlainNet):
+    """Seven BatchNorms over features, so that untrained statistics would let the signal fade."""
+
+    def build(self) -> nn.Module:
+        layers: list[nn.Module] = []
+        for _ in range(7):
+            linear = nn.Linear(8, 8)
+            nn.init.normal_(linear.weight, std=0.01)
+            layers += [linear, nn.BatchNorm1d(8), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(8, 4))
+
+
+class NamesAType(PlainNet):
+    """Its layers get float32, whatever type they have."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x.float())
+
+
+class Faulty(PlainNet):
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            raise TypeError("'Output' object is not iterable: a fault of the model itself")

@@ -1,0 +1,205 @@
+"""What a strategy cannot take is skipped with the reason, what it can take trains right, and a fault is an error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel.scatter_gather import gather
+
+from bench.measuring.causes import first_cause
+from bench.measuring.control import Failure
+from bench.measuring.launch import LaunchResult, RoundPlan, time_case
+from bench.measuring.launcher import Launcher
+from bench.measuring.parity import clearly_moved, parity_case, parity_of, rate_for, settle
+from bench.measuring.steady import WarmupRule
+from bench.measuring.tasks import Job
+from bench.schema import PARITY_LIMIT
+from bench.strategies import registry
+from bench.workloads import Batch, Workload
+from tests.measuring import own_models
+from tests.measuring.support import make_case, make_job
+
+ON_REPLICA = {"loss_on": "replica"}
+FIND_UNUSED = {"find_unused_parameters": "on"}
+STATIC = {"static_graph": "on"}
+SHORT = RoundPlan(rounds=1, round_seconds=0.01, warmup=WarmupRule(tolerance=9, max_rounds=2, max_seconds=1))
+
+# What trains, although somebody might expect that it does not.
+TAKEN: list[tuple[type[Workload], str, dict[str, str]]] = [
+    *((own_models.KeywordOnly, name, {}) for name in ("dp", "balanced_dp", "ddp", "fsdp", "fsdp1")),
+    *((own_models.TiedWeights, name, {}) for name in ("dp", "ddp", "fsdp", "fsdp1")),
+    *((own_models.DataclassOutput, name, {}) for name in ("ddp", "fsdp", "fsdp1")),
+    (own_models.DataclassOutput, "dp", ON_REPLICA),
+    (own_models.DataclassOutput, "balanced_dp", ON_REPLICA),
+    (own_models.DataclassOutput, "ddp", STATIC),
+    (own_models.OpaqueOutput, "dp", ON_REPLICA),
+    (own_models.OpaqueOutput, "ddp", {}),
+    *((own_models.UnusedParameters, name, {}) for name in ("dp", "fsdp", "fsdp1")),
+    (own_models.UnusedParameters, "ddp", FIND_UNUSED),
+    (own_models.UnusedParameters, "ddp", STATIC),
+    (own_models.UsedTwice, "ddp", STATIC),
+    (own_models.SparseGradients, "ddp", {}),
+    *((own_models.Normalised, name, {}) for name in ("dp", "ddp", "fsdp")),
+]
+# What does not, with words of the reason and of the remedy.
+REFUSED: list[tuple[type[Workload], str, dict[str, str], str, str]] = [
+    (own_models.DataclassOutput, "dp", {}, "cannot gather an output of type Output", "loss_on=replica"),
+    (own_models.DataclassOutput, "balanced_dp", {}, "cannot gather an output of type Output", "loss_on=replica"),
+    (own_models.OpaqueOutput, "dp", {}, "cannot gather an output of type Opaque", "loss_on=replica"),
+    (own_models.OpaqueOutput, "fsdp", {}, "finds none in a Opaque", "return a tensor"),
+    (own_models.OpaqueOutput, "fsdp1", {}, "finds none in a Opaque", "return a tensor"),
+    (own_models.OpaqueOutput, "ddp", STATIC, "finds none in a Opaque", "return a tensor"),
+    (own_models.UnusedParameters, "ddp", {}, "(spare.weight, spare.bias)", "ddp:find_unused_parameters=on"),
+    (own_models.UsedTwice, "ddp", {}, "more than once in a backward pass", "ddp:static_graph=on"),
+    (own_models.ReadsParameters, "dp", {}, "reads its own parameters()", "by its name"),
+    (own_models.ReadsParameters, "balanced_dp", {}, "reads its own parameters()", "by its name"),
+    (own_models.TiedBlocks, "fsdp", {}, "embedding.weight is decoder.weight", "out of the workload's blocks()"),
+    (own_models.TiedBlocks, "fsdp1", {}, "embedding.weight is decoder.weight", "out of the workload's blocks()"),
+    (own_models.ScalarParameter, "fsdp", {}, "a parameter without dimensions", "shape (1,)"),
+    (own_models.ScalarParameter, "fsdp1", {}, "a parameter without dimensions", "shape (1,)"),
+    (own_models.SparseGradients, "fsdp", {}, "sparse gradients", "sparse=False"),
+    (own_models.SparseGradients, "fsdp1", {}, "sparse gradients", "sparse=False"),
+]
+
+
+def job_of(cls: type[Workload], strategy: str, settings: dict[str, str], *, parity: bool = True, batch: int = 4) -> Job:
+    case = make_case(strategy, workload=cls.name, settings=settings, batch=batch, data=None)
+    job = make_job(parity_case(case) if parity else case)
+    return replace(job, address=f"{cls.__module__}:{cls.__name__}")
+
+
+def checked(launcher: Launcher, job: Job) -> LaunchResult:
+    return parity_of(launcher, job, registry.get(job.case.strategy).world_size(job.case))
+
+
+def ids(value: object) -> str:
+    return value.__name__ if isinstance(value, type) else str(value)
+
+
+@pytest.mark.parametrize(("cls", "strategy", "settings"), TAKEN, ids=ids)
+def test_trains_what_one_device_trains(
+    launcher: Launcher, cls: type[Workload], strategy: str, settings: dict[str, str]
+) -> None:
+    result = checked(launcher, job_of(cls, strategy, settings))
+    assert result.outcome.status == "ok", result.outcome.traceback
+    assert result.trace is not None and result.trace.parity is not None
+    assert result.trace.parity.error < PARITY_LIMIT / 10
+    unused = ("spare.weight", "spare.bias") if cls is own_models.UnusedParameters else ()
+    assert result.trace.parity.unused_parameters == unused
+
+
+@pytest.mark.parametrize(("cls", "strategy", "settings", "why", "remedy"), REFUSED, ids=ids)
+def test_is_skipped_with_the_reason(
+    launcher: Launcher, cls: type[Workload], strategy: str, settings: dict[str, str], why: str, remedy: str
+) -> None:
+    outcome = checked(launcher, job_of(cls, strategy, settings)).outcome
+    assert outcome.status == "skipped", outcome
+    assert outcome.reason is not None and why in outcome.reason and remedy in outcome.reason
+    assert (outcome.phase, outcome.rank) == ("parity steps", outcome.rank) and outcome.rank is not None
+    assert outcome.traceback is not None and "RefusedError" in outcome.traceback
+
+
+def test_batch_norm_with_one_value_a_channel_is_skipped_when_timed(launcher: Launcher) -> None:
+    job = job_of(own_models.Normalised, "ddp", {}, parity=False, batch=2)  # one sample a device
+    outcome = time_case(launcher, job, 2, SHORT).outcome
+    assert outcome.status == "skipped" and "raise --global-batch-size" in str(outcome.reason)
+    assert "torch.Size([1, 8])" in str(outcome.reason)
+
+
+@pytest.mark.parametrize("strategy", ["single", "dp", "balanced_dp", "ddp", "fsdp", "fsdp1"])
+def test_a_fault_of_the_model_stays_an_error(launcher: Launcher, strategy: str) -> None:
+    outcome = checked(launcher, job_of(own_models.Faulty, strategy, {})).outcome
+    assert outcome.status == "error" and str(outcome.reason).startswith("TypeError: 'Output' object is not iterable")
+    assert outcome.traceback is not None and "own_models.py" in outcome.traceback
+
+
+# --- without workers -----------------------------------------------------------------------------
+
+
+def test_what_torchs_own_gather_raises_is_recognised() -> None:
+    outputs = [own_models.Output(logits=torch.zeros(1), doubled=torch.zeros(1))] * 2
+    with pytest.raises(TypeError) as caught:
+        gather(outputs, "cpu")
+    reason = registry.get("dp").refusal(caught.value, None)
+    assert reason is not None and "cannot gather this output" in reason and "loss_on=replica" in reason
+
+
+def test_a_replicas_stop_iteration_is_recognised_as_torch_raises_it_again() -> None:
+    text = "Caught StopIteration in replica 1 on device 1.\nOriginal Traceback (most recent call last): ..."
+    for name in ("dp", "balanced_dp"):
+        assert "next(self.parameters())" in str(registry.get(name).refusal(StopIteration(text), None))
+    assert registry.get("ddp").refusal(StopIteration(text), None) is None
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_other_errors_are_nobodys_refusal(name: str) -> None:
+    model = nn.Linear(1, 1)
+    for error in (TypeError("no"), ValueError("no"), RuntimeError("no"), NotImplementedError("no"), KeyError("no")):
+        assert registry.get(name).refusal(error, model) is None
+
+
+def failure(rank: int, time: float, **rest: bool) -> Failure:
+    plain = Failure(rank=rank, time=time, phase="steps", message=f"said by {rank}", traceback="", out_of_memory=False)
+    return replace(plain, **rest)
+
+
+@pytest.mark.parametrize(
+    ("failures", "status", "rank"),
+    [
+        ([failure(0, 1.0, refused=True), failure(1, 1.1)], "skipped", 0),
+        ([failure(1, 1.0), failure(0, 1.1, refused=True)], "error", 1),
+        ([failure(0, 1.0, refused=True), failure(1, 1.1, out_of_memory=True)], "oom", 1),
+    ],
+)
+def test_the_first_cause_decides(failures: list[Failure], status: str, rank: int) -> None:
+    outcome = first_cause(failures, [], lambda _: "parity steps")
+    assert (outcome.status, outcome.rank, outcome.reason) == (status, rank, f"said by {rank}")
+
+
+# --- the check on a model that nobody tuned it for ------------------------------------------------
+
+
+@pytest.mark.parametrize(("cls", "double"), [(own_models.PlainNet, True), (own_models.NamesAType, False)], ids=ids)
+def test_float64_where_the_model_can(launcher: Launcher, cls: type[Workload], double: bool) -> None:
+    result = checked(launcher, job_of(cls, "ddp", {}))
+    assert result.outcome.status == "ok" and result.trace is not None and result.trace.parity is not None
+    assert result.trace.parity.double is double
+    assert result.trace.parity.error < PARITY_LIMIT / 10
+
+
+def test_rate_makes_the_first_step_a_share_of_the_weights() -> None:
+    # ||w|| = sqrt(9 + 16) = 5, ||g|| = sqrt(0 + 4) = 2
+    pairs = [(torch.tensor([3.0]), torch.tensor([0.0])), (torch.tensor([4.0]), torch.tensor([2.0]))]
+    assert rate_for(pairs, 0.01) == pytest.approx(0.01 * 5 / 2)
+    assert rate_for([(torch.zeros(1), torch.tensor([2.0]))], 0.01) == pytest.approx(0.01 / 2)  # a step 0.01 long
+    assert rate_for([(torch.ones(1), torch.zeros(1))], 0.01) == rate_for([], 0.01) == 0.01
+
+
+def test_a_movement_within_rounding_is_no_movement() -> None:
+    before = torch.tensor([1.0, 0.5])
+    one_bit = torch.tensor([1.0 + 2**-23, 0.5])
+    assert not clearly_moved(before, one_bit, path=1e-6)
+    assert clearly_moved(before, torch.tensor([1.001, 0.5]), path=1.0)
+    assert not clearly_moved(torch.zeros(2), torch.tensor([1e-9, 0.0]), path=1.0)  # a billionth of all movement
+
+
+def test_batch_norm_gets_the_statistics_of_the_batch() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(1), nn.Dropout(0.5)).eval()
+    settle(Batch(args=(torch.tensor([[1.0], [3.0]]).double(),), kwargs={}, targets=None), model)
+    norm = model[0]
+    assert isinstance(norm, nn.BatchNorm1d) and norm.running_mean is not None and norm.running_var is not None
+    assert (norm.running_mean.item(), norm.running_var.item()) == (2.0, 2.0)  # variance over N - 1
+    assert not norm.training and norm.momentum == 0.1
+
+
+def test_weights_that_start_at_zero_do_not_hold_gradients_back() -> None:
+    head = nn.Linear(4, 2)
+    nn.init.zeros_(head.weight)
+    model = nn.Sequential(nn.Linear(3, 4), head)
+    before = model[0].weight.detach().double()
+    settle(Batch(args=(torch.zeros(1, 3),), kwargs={}, targets=None), model)
+    assert head.weight.dtype == torch.float64 and 0.005 < float(head.weight.detach().std()) < 0.04
+    assert torch.equal(model[0].weight.detach(), before)  # others stay as they are
