@@ -1,4 +1,4 @@
-"""`python -m bench`: reports and lists. Each command imports only what it needs, so a report needs no torch."""
+"""`python -m bench`: reports, lists, doctor. Each command imports only what it needs, so a report needs no torch."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("what", choices=LISTS, help="what to list")
     _add_results(listing)
     listing.set_defaults(command=_list)
+    doctor = commands.add_parser("doctor", help="what this box has, and what would bite", description=_doctor.__doc__)
+    doctor.add_argument("--json", action="store_true", help="one JSON document on stdout instead of the table")
+    _add_results(doctor)
+    doctor.set_defaults(command=_doctor)
     return parser
 
 
@@ -77,13 +81,20 @@ def _list(options: argparse.Namespace) -> None:
         print(f"{name:<{width}}  {text}".rstrip())
 
 
+def _doctor(options: argparse.Namespace) -> None:
+    """Say what this box has, what would bite a run, and how to mend it. Needs no GPU. Status 0, whatever it finds."""
+    from bench.doctor.show import run
+
+    run(options.results, as_json=options.json)
+
+
 def _strategies(_: Path) -> Iterable[tuple[str, str]]:
     from bench.strategies import registry
 
     for item in registry:
         yield item.name, item.summary
         for option in item.options:
-            values = "|".join(option.values) or "a whole number"
+            values = "|".join(option.values) or "|".join(["a whole number", *option.words])
             default = f" (default {option.default})" if option.default else ""
             yield f"  {item.name}:{option.name}", f"{values}: {option.meaning}{default}"
 

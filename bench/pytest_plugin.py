@@ -2,6 +2,7 @@
 
 A scenario is a module with `cases(plan) -> list[Case]` and tests that use the fixtures
 `measure` (one timed launch) and `parity` (one check of the training). Each launch is a test.
+A module with `SWEEP = True` is measured only when asked for: by `--sweeps`, by its file, by the preset.
 pytest-benchmark is driven natively: after a launch its rounds are replayed under a timer that
 advances by their duration, so that its tables and files hold seconds per step.
 """
@@ -20,7 +21,8 @@ import pytest
 
 from bench.errors import BenchError
 from bench.planning.cli import add_options, read_options
-from bench.planning.plan import Plan, make_plan, reason_to_skip
+from bench.planning.plan import Plan, make_plan
+from bench.running.items import LaunchItem, check_sweeps, parity_items, sweep_name, timing_items
 from bench.running.machinery import Machinery, open_run
 from bench.running.progress import Progress, write_plan, write_report, write_summary
 from bench.running.replay import ReplayClock, replay
@@ -28,17 +30,6 @@ from bench.running.session import Finished, RunSession
 from bench.schema import Case, Launch
 
 Measure = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchItem:
-    """The parameter of a scenario's test: which launch of which case."""
-
-    case: Case
-    launch: int
-
-    def __str__(self) -> str:
-        return str(self.case) if self.case.purpose == "parity" else f"{self.case}-launch{self.launch}"
 
 
 @dataclass(slots=True)
@@ -51,6 +42,8 @@ class State:
     session: RunSession | None = None
     unfinished: str | None = None
     progress: Progress | None = None
+    sweeps: set[str] = field(default_factory=set)
+    """Names of the sweeps among the collected scenarios."""
 
 
 STATE = pytest.StashKey[State]()
@@ -90,25 +83,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     items: list[LaunchItem] = []
     plan = _plan(metafunc.config)
-    if plan is not None:
+    if plan is not None and _asked_for(metafunc.module, metafunc.config, plan):
         cases: list[Case] = make_cases(plan)
-        items = _parity_items(cases, plan) if fixture == "parity" else _timing_items(cases, plan)
+        items = parity_items(cases, plan) if fixture == "parity" else timing_items(cases, plan)
     metafunc.parametrize(fixture, items, ids=[str(item) for item in items], indirect=True)
 
 
-def _timing_items(cases: list[Case], plan: Plan) -> list[LaunchItem]:
-    """Every launch of every case; one of a case that is known to be skipped."""
-    items = []
-    for case in cases:
-        launches = 1 if reason_to_skip(case, plan.machine, None) else plan.launches
-        items += [LaunchItem(case=case, launch=launch) for launch in range(launches)]
-    return items
+def _is_sweep(module: Any) -> bool:
+    return bool(getattr(module, "SWEEP", False))
 
 
-def _parity_items(cases: list[Case], plan: Plan) -> list[LaunchItem]:
-    """One check per way of training among the cases that will run, and in fp32 too where they are lossy."""
-    wanted = plan.parity_cases(case for case in cases if not reason_to_skip(case, plan.machine, None))
-    return [LaunchItem(case=case, launch=0) for case in wanted]
+def _asked_for(module: Any, config: pytest.Config, plan: Plan) -> bool:
+    """A sweep is measured if its name, its file or the preset asks for it, every other scenario always."""
+    if not _is_sweep(module):
+        return True
+    file = Path(module.__file__).resolve()
+    name = sweep_name(file)
+    config.stash[STATE].sweeps.add(name)
+    folder = config.invocation_params.dir
+    named = any((folder / argument.split("::")[0]).resolve() == file for argument in config.args)
+    return named or plan.preset.sweeps or name in plan.sweeps
 
 
 def _plan(config: pytest.Config) -> Plan | None:
@@ -131,15 +125,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(state.refusal)
     if state.plan is None:
         return
+    try:
+        check_sweeps(state.plan, state.sweeps)
+    except BenchError as error:
+        raise pytest.UsageError(str(error)) from None
     order = random.Random(state.plan.options.seed)
-    launches = [item for item in items if _launch_item(item) is not None]
+    launches, repeated = _once([item for item in items if _launch_item(item) is not None])
     # A scenario without a case in this run leaves one unparametrized test behind.
     empty = [item for item in items if _launch_item(item) is None and _is_scenario(item)]
     others = [item for item in items if _launch_item(item) is None and not _is_scenario(item)]
-    config.hook.pytest_deselected(items=empty)
+    config.hook.pytest_deselected(items=[*empty, *repeated])
     order.shuffle(launches)
     launches.sort(key=_turn)
     items[:] = others + launches
+
+
+def _once(launches: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Each launch once, and what was left out: two scenarios may ask for the same, a sweep leaves it to the other."""
+    kept: dict[str, pytest.Item] = {}
+    for item in sorted(launches, key=lambda item: _is_sweep(getattr(item, "module", None))):
+        kept.setdefault(str(_launch_item(item)), item)
+    chosen = set(kept.values())
+    return [item for item in launches if item in chosen], [item for item in launches if item not in chosen]
 
 
 def _launch_item(item: pytest.Item) -> LaunchItem | None:
@@ -277,6 +284,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     result = yield
     finished = item.stash.get(FINISHED, None)
     state.progress.finish(launch.case, finished.row if finished else None, finished.trace if finished else None)
+    if finished is not None and finished.row.balance is not None and _turn(item) == 0:
+        _reporter(item.config).write_line(f"  gpu0_bsz=auto: {finished.row.balance}")
     return result
 
 

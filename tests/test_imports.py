@@ -21,7 +21,7 @@ STANDS_ON: dict[str, tuple[str, ...]] = {
     "pytest_plugin": ("running",),
     "running": ("planning", "reporting"),
     "planning": ("measuring",),
-    "doctor": ("measuring",),
+    "doctor": ("measuring", "recording"),
     "measuring": ("strategies", "workloads", "metrics", "levers", "watching"),
     "strategies": FOUNDATION,
     "workloads": FOUNDATION,

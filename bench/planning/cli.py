@@ -26,6 +26,14 @@ def add_options(group: Any) -> None:
     add("--strategies", metavar="LIST", help="e.g. dp,ddp,balanced_dp:gpu0_bsz=2; see: python -m bench list strategies")
     add("--workloads", metavar="LIST", help="e.g. resnet50,bert_small; see: python -m bench list workloads")
     add(
+        "--workload",
+        metavar="SPEC",
+        action="append",
+        default=[],
+        help="a model of your own, may be given several times: FILE.py:CLASS, MODULE:CLASS, torchvision:resnet18, "
+        "transformers:BertForMaskedLM?num_hidden_layers=2 or transformers:CONFIG_FOLDER; see docs/workloads.md",
+    )
+    add(
         "--global-batch-size",
         metavar="LIST",
         help="samples per optimizer step over all devices, accumulation included, e.g. 256,512",
@@ -33,6 +41,12 @@ def add_options(group: Any) -> None:
     add("--batch-per-device", metavar="LIST", help="derives the global batch size from the number of devices")
     add("--precision", metavar="NAME", help="fp32, tf32 or bf16; default: the preset's")
     add("--levers", metavar="LIST", help="e.g. accumulation_steps=4; see: python -m bench list levers")
+    add(
+        "--sweeps",
+        metavar="LIST",
+        help="scenarios that are measured only when asked for, e.g. load_balance; so is one whose file is named, and "
+        "--preset full measures all of them",
+    )
     add("--data", metavar="KIND", help="synthetic or real; default: real MNIST, synthetic images and text")
     add("--data-root", metavar="DIR", type=Path, help="your own data: folders mnist/, images/, text/, or one of them")
     add("--launches", metavar="N", type=_number, help="launches of each case; default: the preset's")
@@ -72,10 +86,12 @@ def read_options(namespace: Any) -> RunOptions:
         devices=namespace.devices,
         strategies=namespace.strategies,
         workloads=namespace.workloads,
+        own_workloads=tuple(namespace.workload),
         global_batch_size=namespace.global_batch_size,
         batch_per_device=namespace.batch_per_device,
         precision=namespace.precision,
         levers=namespace.levers,
+        sweeps=namespace.sweeps,
         data=namespace.data,
         data_root=namespace.data_root,
         launches=namespace.launches,

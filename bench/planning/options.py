@@ -36,10 +36,12 @@ class RunOptions:
     devices: str | None = None
     strategies: str | None = None
     workloads: str | None = None
+    own_workloads: tuple[str, ...] = ()
     global_batch_size: str | None = None
     batch_per_device: str | None = None
     precision: str | None = None
     levers: str | None = None
+    sweeps: str | None = None
     data: str | None = None
     data_root: Path | None = None
     launches: int | None = None
@@ -122,13 +124,22 @@ def _strategy(text: str) -> StrategyChoice:
 
 
 def choose_workloads(options: RunOptions) -> list[str]:
-    """`--workloads` in the order given, all by default. UsageError lists what exists."""
+    """`--workloads` in the order given, then each `--workload`; all of the suite's without either.
+
+    Each `--workload` is found, which runs its code. UsageError says what is wrong with one, or lists what exists.
+    """
+    own = [workloads.find(address).name for address in options.own_workloads]
     if options.workloads is None:
-        return workloads.registry.names()
+        return own or workloads.registry.names()
     names = _parts(options.workloads, "--workloads")
     for name in names:
         workloads.registry.get(name)
-    return names
+    return list(dict.fromkeys([*names, *own]))
+
+
+def choose_sweeps(options: RunOptions) -> list[str]:
+    """`--sweeps` in the order given, none by default. Which ones exist is known once the scenarios are collected."""
+    return [] if options.sweeps is None else _parts(options.sweeps, "--sweeps")
 
 
 def choose_levers(options: RunOptions) -> list[tuple[Lever, str]]:

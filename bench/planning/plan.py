@@ -39,6 +39,7 @@ class Plan:
     strategies: tuple[StrategyChoice, ...]
     workloads: tuple[str, ...]
     levers: tuple[tuple[Lever, str], ...]
+    sweeps: tuple[str, ...]
     global_batch_sizes: tuple[int, ...]
     batches_per_device: tuple[int, ...]
 
@@ -54,6 +55,11 @@ class Plan:
     @property
     def launch_timeout_seconds(self) -> float:
         return self.options.launch_timeout or self.preset.launch_timeout_seconds
+
+    @property
+    def own_workloads(self) -> list[str]:
+        """The names of those that `--workload` brought in."""
+        return [name for name in self.workloads if workloads.registry.get(name).address is not None]
 
     def comparison(self, name: str) -> list[Case]:
         """The main comparison of one workload: every strategy, at every batch that is compared."""
@@ -91,7 +97,7 @@ class Plan:
         both = declared.compare_loss_placements and not choice.settings
         takes_loss = any(option.name == LOSS_ON_REPLICA.name for option in strategy.options)
         for count in counts:
-            for batch in self._batches(name, count, baseline=choice.name == "single"):
+            for batch in self.batches(name, count, baseline=choice.name == "single"):
                 case = replace(self.case(name, choice.name, count, batch), settings=choice.settings)
                 yield case
                 if both and takes_loss and count > 1:
@@ -112,8 +118,8 @@ class Plan:
         between = [count for count in INTERMEDIATE_COUNTS if count < total] if self.preset.intermediate_devices else []
         return [*between, total]
 
-    def _batches(self, name: str, count: int, baseline: bool) -> list[int]:
-        """Global batches at a device count. The baseline runs at every batch it is compared with."""
+    def batches(self, name: str, count: int, *, baseline: bool = False) -> list[int]:
+        """Global batches of a workload at a device count. The baseline runs at every batch it is compared with."""
         if self.global_batch_sizes:
             return list(self.global_batch_sizes)
         size = workloads.registry.get(name)(self.size).size
@@ -145,6 +151,7 @@ def make_plan(options: RunOptions, machine: Machine) -> Plan:
         strategies=tuple(choose.choose_strategies(options, preset)),
         workloads=tuple(choose.choose_workloads(options)),
         levers=tuple(choose.choose_levers(options)),
+        sweeps=tuple(choose.choose_sweeps(options)),
         global_batch_sizes=tuple(choose.choose_batches(options.global_batch_size, "--global-batch-size")),
         batches_per_device=tuple(choose.choose_batches(options.batch_per_device, "--batch-per-device")),
     )

@@ -15,7 +15,8 @@ class Preset:
 
     launch_seconds: what one launch is expected to take, for the plan that is printed first;
     intermediate_devices: measure at 2, 4, 8 devices too, not only at all of them;
-    low_precision: bf16 autocast for workloads that ask for it, where the card has it.
+    low_precision: bf16 autocast for workloads that ask for it, where the card has it;
+    sweeps: measure every scenario that is a sweep, not only those asked for.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Preset:
     strategies: tuple[str, ...] = ("single", "dp", "balanced_dp", "ddp", "fsdp")
     intermediate_devices: bool = True
     low_precision: bool = True
+    sweeps: bool = False
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -54,12 +56,13 @@ PRESETS: Mapping[str, Preset] = {
         ),
         Preset(
             name="full",
-            meaning="as standard, with 12 launches a case and the older FSDP1 as well",
+            meaning="as standard, with 12 launches a case, the older FSDP1, and every sweep",
             launches=12,
             plan=RoundPlan(rounds=10, round_seconds=0.3, warmup=WarmupRule(max_rounds=12, max_seconds=6.0)),
             launch_seconds=8.0,
             launch_timeout_seconds=600.0,
             strategies=("single", "dp", "balanced_dp", "ddp", "fsdp", "fsdp1"),
+            sweeps=True,
         ),
     )
 }

@@ -58,7 +58,7 @@ class Machinery:
 
 def run_notes(plan: Plan) -> tuple[str, ...]:
     """What a reader of the whole run must know."""
-    notes = []
+    notes = list(plan.machine.notes)
     if plan.machine.device_type == "cpu":
         emulated = [choice.name for choice in plan.strategies if choice.name in ("dp", "balanced_dp")]
         replicas = f"; {' and '.join(emulated)}: host replicas (emulated), not ranked" if emulated else ""

@@ -1,14 +1,15 @@
-"""From a launch that is over to its rows: one of `launches`, many of `samples`."""
+"""From a launch that is over to its rows: one of `launches`, many of `samples` and of `timeline`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from datetime import datetime
 
 from bench import metrics, strategies, workloads
 from bench.measuring.launch import LaunchResult
 from bench.metrics import Measured, Value
-from bench.schema import Case, Launch, Metric, Sample, Trace
+from bench.schema import Case, Launch, Metric, Moment, Sample, TimelineRow, Trace
 
 
 def declared_metrics() -> list[Metric]:
@@ -20,6 +21,8 @@ def launch_row(
     case: Case,
     result: LaunchResult,
     *,
+    run_as: Case,
+    balance: str | None,
     run_id: str,
     launch: int,
     position: int,
@@ -29,7 +32,10 @@ def launch_row(
     backend: str | None,
     threads: int,
 ) -> Launch:
-    """The row of a launch, however it ended. What did not happen is None."""
+    """The row of a launch, however it ended. What did not happen is None.
+
+    run_as: what the workers got: `case`, or with a number where it says auto.
+    """
     strategy, declared = strategies.registry.get(case.strategy), workloads.registry.get(case.workload)
     outcome, clock = result.outcome, result.clock
     timed = result.trace if case.purpose == "timing" else None
@@ -54,7 +60,7 @@ def launch_row(
         precision=case.precision,
         accumulation_steps=case.accumulation_steps,
         settings=case.settings,
-        chunk_sizes=_chunk_sizes(case),
+        chunk_sizes=_chunk_sizes(run_as),
         seed=seed,
         status=outcome.status,
         reason=outcome.reason,
@@ -75,6 +81,8 @@ def launch_row(
         backend=backend if ran else None,
         emulated=strategy.emulated(case),
         oversubscribed=case.oversubscribed,
+        balance=balance,
+        watch_problems=result.watch_problems,
     )
 
 
@@ -103,6 +111,20 @@ def samples_of(row: Launch, trace: Trace | None) -> list[Sample]:
         )
         for measured in metrics.registry
         for value in _values(measured, trace)
+    ]
+
+
+def timeline_of(row: Launch, timeline: Iterable[Moment]) -> list[TimelineRow]:
+    """The moments of a launch as rows, whether it ended well or not."""
+    names = [item.name for item in fields(Moment)]
+    return [
+        TimelineRow(
+            run_id=row.run_id,
+            case_id=row.case_id,
+            launch=row.launch,
+            **{name: getattr(moment, name) for name in names},
+        )
+        for moment in timeline
     ]
 
 

@@ -20,15 +20,17 @@ from bench.analysis.estimates import estimate
 from bench.errors import DataError, UsageError
 from bench.measuring.launch import Clock, LaunchResult, time_case
 from bench.measuring.launcher import Launcher
-from bench.measuring.parity import parity_of
+from bench.measuring.parity import parity_case, parity_of
 from bench.measuring.place import backend_for
 from bench.measuring.preflight import PreflightJob, preflight
 from bench.measuring.tasks import Job
 from bench.planning.plan import Plan, reason_to_skip
 from bench.recording.reader import read_run
 from bench.recording.writer import RunWriter
-from bench.running.rows import declared_metrics, launch_row, samples_of
+from bench.running.balancing import PROBE_PLAN, Balancer, Settled
+from bench.running.rows import declared_metrics, launch_row, samples_of, timeline_of
 from bench.schema import Case, Launch, Outcome, Run, Trace
+from bench.watching.watcher import Watcher
 from bench.workloads import DataSource
 
 Measure: TypeAlias = Callable[[Job, int], LaunchResult]
@@ -52,7 +54,10 @@ class RunSession:
         self._cache = Path(tempfile.mkdtemp(prefix="dpbench-data-"))
         self._sources: dict[tuple[str, str], DataSource | Outcome] = {}
         self._given_up: dict[str, str] = {}
+        self._refused: dict[Case, str] = {}
         self._broken: dict[str | None, str] = {}
+        self._balancer = Balancer(lambda job: time_case(self._launcher, job, 1, PROBE_PLAN))
+        self._watcher = Watcher(plan.machine.devices)
         self._position = 0
 
     @property
@@ -79,7 +84,7 @@ class RunSession:
         plan = self.plan.preset.plan
         if self.plan.options.rounds is not None:
             plan = replace(plan, rounds=self.plan.options.rounds)
-        return self._launch(case, launch, lambda job, ranks: time_case(self._launcher, job, ranks, plan))
+        return self._launch(case, launch, lambda job, ranks: time_case(self._launcher, job, ranks, plan, self._watcher))
 
     def check_parity(self, case: Case) -> Finished:
         """Run and record one parity launch; `case` comes from `parity_case`."""
@@ -91,13 +96,15 @@ class RunSession:
         self._writer.finish(estimate(data.samples, data.launches, declared_metrics()), datetime.now(timezone.utc))
 
     def close(self) -> None:
-        """Remove what was unpacked for this run."""
+        """End the watcher, and remove what was unpacked for this run."""
+        self._watcher.close()
         shutil.rmtree(self._cache, ignore_errors=True)
 
     def _launch(self, case: Case, launch: int, measure: Measure) -> Finished:
         started_at = datetime.now(timezone.utc)
         source = self._source(case)
         refused = source if isinstance(source, Outcome) else self._refusal(case, source)
+        settled = Settled(case=case)
         if refused is not None or isinstance(source, Outcome):
             result = LaunchResult(outcome=refused or Outcome(status="error"), clock=Clock())
         else:
@@ -109,12 +116,19 @@ class RunSession:
                 timeout_seconds=self.plan.launch_timeout_seconds,
                 address=workloads.registry.get(case.workload).address,
             )
-            result = measure(job, strategies.registry.get(case.strategy).world_size(case))
+            settled = self._balancer.settle(job)
+            job = replace(job, case=settled.case)
+            result = settled.failed or measure(job, strategies.registry.get(case.strategy).world_size(case))
+        result, balance = settled.complete(result)
         if result.outcome.status in ("oom", "timeout"):
             self._given_up[str(case)] = f"launch {launch} of this case ended as {result.outcome.status}"
+        if refused is None and result.outcome.status == "skipped":
+            self._refused[case] = result.outcome.reason or "refused"
         row = launch_row(
             case,
             result,
+            run_as=settled.case,
+            balance=balance,
             run_id=self.run.run_id,
             launch=launch,
             position=self._position,
@@ -124,14 +138,15 @@ class RunSession:
             backend=self._backend(case),
             threads=self._launcher.threads_per_worker,
         )
-        self._writer.add(row, samples_of(row, result.trace))
+        self._writer.add(row, samples_of(row, result.trace), timeline_of(row, result.timeline))
         self._position += 1
         return Finished(row=row, trace=result.trace)
 
     def _refusal(self, case: Case, source: DataSource) -> Outcome | None:
         """The outcome of a launch that need not be tried."""
-        given_up = self._given_up.get(str(case))
-        reason = given_up or reason_to_skip(case, self.plan.machine, source.num_samples)
+        # A strategy that cannot take the model in the parity check will not take it in a timed launch.
+        refused = self._refused.get(case) or self._refused.get(parity_case(case))
+        reason = self._given_up.get(str(case)) or refused or reason_to_skip(case, self.plan.machine, source.num_samples)
         if reason is not None:
             return Outcome(status="skipped", reason=reason)
         broken = self._broken.get(self._backend(case)) if case.num_devices > 1 else None

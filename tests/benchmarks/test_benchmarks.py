@@ -34,3 +34,13 @@ def test_harness_overhead_prints_a_ratio_with_its_interval() -> None:
     print(output)
     ((ratio, low, high),) = re.findall(r"ratio +([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", output)
     assert float(low) < float(ratio) < float(high)
+
+
+@pytest.mark.slow
+def test_watcher_cost_prints_a_ratio_with_its_interval() -> None:
+    output = printed("watcher_cost", "--pairs", "4", "--round-seconds", "0.3")
+    print(output)
+    ((ratio, low, high),) = re.findall(r"ratio +([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", output)
+    assert float(low) < float(ratio) < float(high)
+    (read,) = re.findall(r"read +([\d.]+) times a second", output)
+    assert float(read) > 0  # the watched rounds were watched
