@@ -5,6 +5,7 @@ Pure functions from `RunData` to plain data; the page and the terminal only dres
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -160,8 +161,13 @@ def _order(result: CaseResult) -> tuple[object, ...]:
     known = STRATEGY_ORDER.index(axes.strategy) if axes.strategy in STRATEGY_ORDER else len(STRATEGY_ORDER)
     return (
         axes.num_devices, axes.global_batch_size, axes.precision, axes.accumulation_steps, known, axes.strategy,
-        axes.settings, axes.devices,
+        tuple(map(_by_value, axes.settings)), axes.devices,
     )  # fmt: skip
+
+
+def _by_value(setting: NameValue) -> tuple[str, float, str]:
+    """Settings in the order of their numbers: 6 comes before 13."""
+    return setting.name, float(setting.value) if setting.value.isdecimal() else math.inf, setting.value
 
 
 def strategy_label(strategy: str, settings: Sequence[NameValue]) -> str:

@@ -82,7 +82,8 @@ def devices(box: Box) -> Iterator[Note]:
         order += [] if gpu is None else [gpu.index]
     for gpu in box.usable_gpus:
         if gpu.index not in order:
-            lines.append(f"not seen by CUDA: GPU {gpu.index}, PCI {gpu.bus_id or 'unknown'}, {gpu.name or 'name unknown'}, {gpu.uuid or 'UUID unknown'}")
+            place = f"GPU {gpu.index}, PCI {gpu.bus_id or 'unknown'}"
+            lines.append(f"not seen by CUDA: {place}, {gpu.name or 'name unknown'}, {gpu.uuid or 'UUID unknown'}")
     yield ok("\n".join(lines))
     if order != sorted(order):
         yield info(
