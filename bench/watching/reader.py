@@ -19,6 +19,7 @@ from bench.watching.processes import WorkerProcess
 
 # Gauges that are due within this time are read together, in one moment.
 TOGETHER_SECONDS = 0.02
+MOST_NAMED = 3
 GPU_COLUMNS = tuple(dict.fromkeys(gauge.name for gauge in GPU_GAUGES))
 PROCESS_COLUMNS = tuple(gauge.name for gauge in PROCESS_GAUGES)
 
@@ -48,10 +49,16 @@ class Record:
     broken: str | None = None
 
     def problems(self, number: int) -> list[str]:
-        """What failed and how often, in words."""
+        """What failed and how often, in words: a line a reason, since a lost GPU fails every gauge."""
         said = [f"device {number}: {column}: {doubt}" for column, doubt in self.doubts.items()]
-        for (column, reason), times in self.failures.items():
-            said.append(f"device {number}: {column} failed {times} {'time' if times == 1 else 'times'}: {reason}")
+        columns: dict[str, list[str]] = {}
+        for column, reason in self.failures:
+            columns.setdefault(reason, []).append(column)
+        for reason, failed in columns.items():
+            times = sum(self.failures[column, reason] for column in failed)
+            more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
+            listed = ", ".join(failed[:MOST_NAMED]) + more
+            said.append(f"device {number}: {listed} failed {times} {'time' if times == 1 else 'times'}: {reason}")
         return said + ([f"device {number}: {self.broken}"] if self.broken else [])
 
 

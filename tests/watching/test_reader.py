@@ -113,7 +113,7 @@ def test_a_lost_device_is_told_and_stops_no_other() -> None:
     lost = dict.fromkeys((POWER, ENERGY), error(LOST))
     gone = read_through(MadeUp(HANDLE | lost), position(uuid="GPU-gone"))
     fine = read_through(MadeUp(HANDLE | {POWER: 1_000}), position())
-    assert "device 0: power_watts failed 1 time: the GPU is lost" in gone.problems(0)
+    assert gone.problems(0) == ["device 0: energy_joules, power_watts failed 2 times: the GPU is lost"]
     assert told(gone, "host_rss_bytes")  # its worker is still read
     assert told(fine, "power_watts") == [1.0] and fine.problems(1) == []
 
