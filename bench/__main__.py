@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,8 +21,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], None] = options.command
     try:
         command(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except OSError as error:  # a full disk, or a reader that has gone, such as `head`
+        with contextlib.suppress(OSError):
+            print(f"error: cannot print: {error}", file=sys.stderr)
+        # What is still buffered would fail again, with a traceback, when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_USAGE
     return 0
 

@@ -33,7 +33,7 @@ class Lever:
         """The case with this lever set; UsageError lists what it can take."""
         if self.values and text not in self.values:
             raise UsageError(f"{self.name} cannot be {text!r}; it is one of: {', '.join(self.values)}")
-        if not self.values and (not text.isdecimal() or int(text) < 1):
+        if not self.values and (not (text.isascii() and text.isdecimal()) or int(text) < 1):
             raise UsageError(f"{self.name} cannot be {text!r}; it is a whole number from 1")
         return self.put(case, text)
 

@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeAlias
 
-from bench.analysis.intervals import Interval
-from bench.analysis.summary import Row, Spread, WorkloadSummary, summarise
+from bench.analysis.shares import SWEPT, Memory, ShareRow, sentences
+from bench.analysis.summary import Row, WorkloadSummary, summarise
 from bench.balance import CannotTell, Model, Probe, fit, largest_batch
 from bench.recording.reader import RunData
 from bench.schema import Launch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareRow:
-    """One case of the sweep.
-
-    label: e.g. `gpu0_bsz 6`, `gpu0_bsz 64 (even)`, `auto: gpu0_bsz 22`, `dp (loss on replica)`, `ddp`;
-    gpu0_samples: samples of a micro-batch on the first device, `share` the same as a part of 1,
-    `even` whether no other device has more than a remainder above it;
-    peak_bytes: peak_allocated_bytes device by device, empty where no device has one;
-    predicted_peak_bytes: what auto predicted before it ran, empty for the others;
-    imbalance: largest peak over the mean one, less 1; None where a peak is missing;
-    versus_dp: throughput over that of dp's better loss placement; None without one, and for it itself;
-    largest_batch: samples of the largest micro-batch that fits under this share by the sweep's model;
-    balance: what auto chose, and why; excluded: why it is not ranked, None if it is.
-    """
-
-    case_id: str
-    label: str
-    strategy: str
-    chunk_sizes: tuple[int, ...]
-    gpu0_samples: int | None
-    share: float | None
-    even: bool
-    status: str
-    reason: str | None
-    samples_per_second: Interval | None
-    versus_dp: Interval | None
-    peak_bytes: tuple[float | None, ...]
-    predicted_peak_bytes: tuple[float | None, ...]
-    imbalance: float | None
-    largest_batch: int | None
-    balance: str | None
-    excluded: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +37,9 @@ class BalanceSummary:
     sentences: tuple[str, ...]
 
 
-SWEPT, PLAIN = "balanced_dp", ("dp", "ddp")
+PLAIN = ("dp", "ddp")
 PEAK, PREDICTED = "peak_allocated_bytes", "predicted_peak_bytes"
 SHARE, PLACEMENT = "gpu0_bsz", "loss_on"
-
-EMULATED_ROW = "emulated"
-NO_SPEED = "What a share costs in speed cannot be told: host replicas stand in for devices."
 
 _Key: TypeAlias = tuple[object, ...]
 
@@ -117,6 +80,7 @@ def _summary(data: RunData, summary: WorkloadSummary, swept: Sequence[Row]) -> B
     same_model = [row for row in summary.rows if row.result.axes.strategy == SWEPT and _key(row, batch=False) == key]
     model, unknown = _model(same_model)
     capacity = _capacity(data, axes)
+    memory = Memory(model=model, unknown=unknown, capacity=capacity, more_batches=more_batches(axes))
     rows = [_share_row(row, model, capacity) for row in [*sorted(swept, key=_by_share), *others]]
     against = next((row.versus_dp.against for row in swept if row.versus_dp), None)
     reference = next((row.label for row in others if row.title == against), None)
@@ -131,7 +95,7 @@ def _summary(data: RunData, summary: WorkloadSummary, swept: Sequence[Row]) -> B
         rows=tuple(rows),
         reference=reference,
         model=model.text if model else None,
-        sentences=tuple(_sentences(rows, reference, model, unknown, capacity)),
+        sentences=tuple(sentences(rows, reference, memory)),
     )
 
 
@@ -157,6 +121,13 @@ def _model(rows: Sequence[Row]) -> tuple[Model | None, str | None]:
     except CannotTell as error:
         twice = "; a device is listed more than once" if rows[0].result.oversubscribed else ""
         return None, f"{error}{twice}"
+
+
+def more_batches(launch: Launch) -> str:
+    """The option for this batch and half of it, that every strategy can split; twice of it where half is too small."""
+    batch, unit = launch.global_batch_size, launch.num_devices * launch.accumulation_steps
+    half = batch // 2 // unit * unit
+    return f"--global-batch-size {batch},{half or 2 * batch}"
 
 
 def _capacity(data: RunData, launch: Launch) -> tuple[int | None, ...]:
@@ -188,7 +159,7 @@ def _share_row(row: Row, model: Model | None, capacity: tuple[int | None, ...]) 
         even=_is_even(axes),
         status=row.result.status,
         reason=row.result.reason,
-        samples_per_second=_interval(row.throughput),
+        samples_per_second=row.throughput,
         versus_dp=row.versus_dp.interval if row.versus_dp else None,
         peak_bytes=peaks,
         predicted_peak_bytes=tuple(row.result.per_device(PREDICTED)),
@@ -211,10 +182,6 @@ def _is_even(launch: Launch) -> bool:
     return bool(sizes) and sizes[0] == sum(sizes) // len(sizes)
 
 
-def _interval(spread: Spread | None) -> Interval | None:
-    return None if spread is None else Interval(value=spread.value, low=spread.low, high=spread.high)
-
-
 def imbalance(peaks: Sequence[float | None]) -> float | None:
     """Largest peak over the mean one, less 1: 0 is even. None where a peak is missing."""
     known = [peak for peak in peaks if peak is not None]
@@ -228,66 +195,3 @@ def _largest(model: Model | None, share: float | None, capacity: Sequence[int | 
     if model is None or model.gathered_bytes is None or share is None or len(known) < len(capacity):
         return None
     return largest_batch(model, share, known)
-
-
-def _sentences(
-    rows: Sequence[ShareRow],
-    reference: str | None,
-    model: Model | None,
-    unknown: str | None,
-    capacity: Sequence[int | None],
-) -> Iterator[str]:
-    """Which share is most even, what it costs in speed, how much larger the largest batch becomes."""
-    swept = [row for row in rows if row.strategy == SWEPT]
-    measured = [row for row in swept if row.imbalance is not None]
-    if not measured:
-        why = unknown or "no launch has a peak on every device"
-        yield f"Which share is most even, and how much larger the largest batch becomes, cannot be told: {why}."
-        if swept[0].excluded == EMULATED_ROW:
-            yield NO_SPEED
-        return
-    best = min(measured, key=lambda row: (row.imbalance or 0.0, -(row.gpu0_samples or 0)))
-    even = next((row for row in measured if row.even), None)
-    beside = f", with the even share {even.imbalance:.1%}" if even and even is not best else ""
-    yield f"Most even is {best.label}: its fullest device lies {best.imbalance:.1%} above the mean{beside}."
-    yield _cost(best, reference)
-    yield _growth(best, swept, model, unknown, capacity)
-    yield from (_prediction(row) for row in measured if row.predicted_peak_bytes)
-
-
-def _cost(row: ShareRow, reference: str | None) -> str:
-    if row.versus_dp is None or reference is None:
-        return "What it costs in speed cannot be told: there is no pair of a share and dp to compare."
-    ends = row.versus_dp
-    doubt = (
-        "too few launches for an interval" if ends.low is None else f"95 % interval {ends.low:.3f} to {ends.high:.3f}"
-    )
-    return f"It runs at {ends.value:.3f} times the throughput of {reference} ({doubt})."
-
-
-def _growth(
-    best: ShareRow, swept: Sequence[ShareRow], model: Model | None, unknown: str | None, capacity: Sequence[int | None]
-) -> str:
-    even = next((row for row in swept if row.even and row.largest_batch is not None), None)
-    if best.largest_batch is not None and even is not None and even.largest_batch:
-        ratio = best.largest_batch / even.largest_batch
-        return (
-            f"By a model of these peaks the largest micro-batch is about {best.largest_batch} samples, {ratio:.2f} "
-            f"times the {even.largest_batch} of the even share, which is dp's; the CUDA context and fragmentation take "
-            "some of both."
-        )
-    if model is None:
-        why = unknown or "there is no model of the peaks"
-    elif model.gathered_bytes is None:
-        why = "all launches had one micro-batch, so what GPU 0 gathers of a larger one is not known; add another batch"
-    elif None in capacity:
-        why = "the memory of a device is not known"
-    else:
-        why = "the even share was not measured, or fits no sample"
-    return f"How much larger the largest batch becomes cannot be told: {why}."
-
-
-def _prediction(row: ShareRow) -> str:
-    pairs = zip(row.predicted_peak_bytes, row.peak_bytes, strict=True)
-    errors = [abs(predicted / peak - 1) for predicted, peak in pairs if predicted is not None and peak]
-    return f"{row.label}: the prediction was at most {max(errors, default=0.0):.1%} off the measured peaks."

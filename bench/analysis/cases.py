@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.analysis.estimates import estimate, estimates_of
 from bench.recording.reader import RunData
 from bench.schema import PARITY_LIMIT, Estimate, Launch
 
-WORST_FIRST = ("error", "timeout", "oom", "skipped")
+FAILED = ("error", "timeout", "oom")
+WORST_FIRST = (*FAILED, "skipped")
 LOSSY = "lossy"
 """A parity sample whose note begins so is reported without a verdict: the lever rounds on purpose."""
+DOUBLE = "in float64"
+"""A parity sample whose note holds this was checked in float64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +25,18 @@ class Parity:
 
     status: `ok`, `missed`, `no verdict` (a lossy lever), how its launch ended if not ok, None if there was none.
     `reduced_precision_error` is the error at the case's own precision, None where that is fp32 or unknown.
+    double: the check was made in float64 (own models), not in fp32.
     """
 
     error: float | None = None
     status: str | None = None
     reason: str | None = None
     reduced_precision_error: float | None = None
+    double: bool = False
+
+    @property
+    def known(self) -> bool:
+        return self.status in ("ok", "missed", "no verdict")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,11 +156,12 @@ def _parity(timed: Launch, checked: _Checked) -> Parity:
     found = result.estimates.get(("parity_error", None))
     if result.status != "ok" and found is None:
         return Parity(status=result.status, reason=result.reason, reduced_precision_error=reduced)
-    error, note = (found.value, found.note) if found else (None, "the parity launch left no value")
+    error, note = (found.value, found.note or "") if found else (None, "the parity launch left no value")
+    made = Parity(error=error, reduced_precision_error=reduced, double=DOUBLE in note)
     if error is None or not math.isfinite(error):
-        return Parity(status="missed", reason=note or "no finite value", reduced_precision_error=reduced)
-    if note and note.startswith(LOSSY):
-        return Parity(error=error, status="no verdict", reason=note, reduced_precision_error=reduced)
+        return replace(made, error=None, status="missed", reason=note or "no finite value")
+    if note.startswith(LOSSY):
+        return replace(made, status="no verdict", reason=note)
     missed = error > PARITY_LIMIT or result.status != "ok"
     reason = result.reason or f"parity error {error:.1e} is above the limit of {PARITY_LIMIT:.0e}" if missed else None
-    return Parity(error=error, status="missed" if missed else "ok", reason=reason, reduced_precision_error=reduced)
+    return replace(made, status="missed" if missed else "ok", reason=reason)

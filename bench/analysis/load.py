@@ -27,8 +27,9 @@ def load(results: str | Path = "results") -> pd.DataFrame:
     with its 95 % interval `<metric>_low` and `<metric>_high`; for a metric that each device
     has, `<metric>_max`, `<metric>_min` and the list `<metric>_per_device` (and `<metric>` too
     where the whole case has a value of its own, as for energy); `parity_error`
-    (in fp32) with `parity_status` and `parity_reason`, and `reduced_precision_error`.
-    Units are those of the parquet files: seconds, bytes, per second.
+    (in fp32, or in float64 where the note of its sample says so) with `parity_status` and
+    `parity_reason`, and `reduced_precision_error`. Units are those of the parquet files: seconds,
+    bytes, per second.
 
     What could not be read is left out, with a warning each, and listed in `.attrs["problems"]`.
     ResultsError where there is no run.

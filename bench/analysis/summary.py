@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench.analysis.cases import CaseResult, Parity, case_results
+from bench.analysis.cases import FAILED, CaseResult, Parity, case_results
 from bench.analysis.estimates import launch_values
 from bench.analysis.intervals import Interval, ratio_interval
 from bench.recording.reader import RunData
@@ -24,6 +24,8 @@ SAME_PER_DEVICE = "same batch per device"
 SAME_DEVICES = "same devices and batch"
 EMULATED = "emulated dp"
 """Only host replicas stood in for dp: shown for completeness, no ground for a conclusion."""
+PARITY_UNKNOWN = "parity unknown"
+"""Its check was made and did not come to an answer. Without any check a case is ranked, with a doubt."""
 MEMORY = {"cuda": "peak_allocated_bytes", "cpu": "host_peak_rss_bytes"}
 
 
@@ -100,15 +102,14 @@ class WorkloadSummary:
     def rivals(self) -> tuple[Row, ...]:
         """Ranked rows that cannot be told from the fastest: the interval of the ratio holds 1, or there is none."""
         best, *others = self.ranked or (None,)
-        return tuple(row for row in others if best is not None and not _surely_faster(best, row))
+        return tuple(row for row in others if best and not surely_above(best.throughput, row.throughput))
 
 
-def _surely_faster(best: Row, other: Row) -> bool:
-    if best.throughput is None or other.throughput is None:
+def surely_above(best: Spread | None, other: Spread | None) -> bool:
+    """Whether the interval of the ratio of two rates lies above 1; False where there is none."""
+    if best is None or other is None or min(*best.launches, *other.launches) <= 0:
         return False
-    if min(*best.throughput.launches, *other.throughput.launches) <= 0:
-        return False
-    low = ratio_interval(best.throughput.launches, other.throughput.launches).low
+    low = ratio_interval(best.launches, other.launches).low
     return low is not None and low > 1
 
 
@@ -116,7 +117,7 @@ def summarise(data: RunData) -> tuple[WorkloadSummary, ...]:
     """The comparison per workload, in the run's order.
 
     Ranked are the cases whose every launch ended ok, on devices of their own, with no parity
-    miss; the others say why not. Ratios are formed with ranked references only,
+    check that missed or did not end ok; the others say why not. Ratios are formed with ranked references only,
     but for dp on a machine that has none but host replicas (`EMULATED`).
     """
     values = {
@@ -230,6 +231,8 @@ def _excluded(result: CaseResult, throughput: Spread | None) -> str | None:
         return "oversubscribed"
     if result.parity.status == "missed":
         return "parity missed"
+    if result.parity.status in FAILED:
+        return PARITY_UNKNOWN
     return None if throughput else "no throughput measured"
 
 

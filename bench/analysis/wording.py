@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.analysis.estimates import TOO_FEW
 from bench.analysis.gauges import watcher_checks
 from bench.analysis.intervals import Interval
-from bench.analysis.summary import EMULATED, Ratio, Row, WorkloadSummary
+from bench.analysis.summary import EMULATED, PARITY_UNKNOWN, Ratio, Row, WorkloadSummary
 from bench.recording.reader import RunData
+
+NOT_OK, SKIPPED = "Did not end ok", "Skipped"
+REASONS = (NOT_OK, SKIPPED)
+"""Checks that hold what the table of cases leaves out, in the terminal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +32,26 @@ def number(value: float) -> str:
     return f"{value:#.4g}".removesuffix(".")
 
 
-def times(interval: Interval) -> str:
-    """A ratio as text, e.g. `1.94 times (1.90 to 1.98)`."""
+def is_wide(low: float, high: float) -> bool:
+    """Whether an interval spans more than a factor of 10: it tells nothing, but its ends read like measured figures."""
+    return high > 10 * low
+
+
+def ends_text(low: float | None, high: float | None, launches: int, text: Callable[[float], str] = number) -> str:
+    """An interval as text: its ends, or why they say nothing, e.g. `unknown (2 launches)`."""
+    if low is None or high is None:
+        return TOO_FEW
+    return f"unknown ({launches} launches)" if is_wide(low, high) else f"{text(low)} to {text(high)}"
+
+
+def times(interval: Interval, launches: int) -> str:
+    """A ratio as text, e.g. `1.94 times (1.90 to 1.98)`; `launches`: how many are behind it."""
     text = f"{interval.value:.2f} times"
     if interval.low is None or interval.high is None:
         return f"{text} ({TOO_FEW} for an interval)"
-    return f"{text} ({interval.low:.2f} to {interval.high:.2f})"
+    if is_wide(interval.low, interval.high):
+        return f"{text} (interval unknown, {launches} launches)"
+    return f"{text} ({ends_text(interval.low, interval.high, launches, '{:.2f}'.format)})"
 
 
 def verdict(summary: WorkloadSummary) -> str:
@@ -58,13 +77,21 @@ def verdict(summary: WorkloadSummary) -> str:
         text += f": {factors}"
     if all(row.result.axes.strategy != "single" for row in summary.rows):
         text += "; add single to --strategies for a baseline"
-    return text + "."
+    return " ".join([f"{text}.", *_parity_doubts(best, summary)])
+
+
+def _parity_doubts(best: Row, summary: WorkloadSummary) -> Iterator[str]:
+    if not best.parity.known:
+        yield "Whether it trains what one device trains is not known: no parity check."
+    if unknown := [row.title for row in summary.rows if row.excluded == PARITY_UNKNOWN]:
+        yield f"Left out, as their parity check did not end ok: {_listed(unknown)}."
 
 
 def _factors(best: Row) -> str:
     found: Sequence[tuple[str, Ratio | None]] = (("single", best.versus_single), ("dp", best.versus_dp))
     sound = [(name, ratio) for name, ratio in found if ratio and ratio.basis != EMULATED]
-    return " and ".join(f"{times(ratio.interval)} {name} at the {ratio.basis}" for name, ratio in sound)
+    launches = len(best.throughput.launches) if best.throughput else 0
+    return " and ".join(f"{times(ratio.interval, launches)} {name} at the {ratio.basis}" for name, ratio in sound)
 
 
 def _why_unclear(best: Row) -> str:
@@ -90,6 +117,21 @@ def banner(data: RunData) -> str | None:
     return None
 
 
+def cpu_share(data: RunData) -> str | None:
+    """What a device of a CPU run is, in one sentence; None on GPUs, and where no launch tells it.
+
+    It is a fixed share of the cores, the same for `single` as for the others.
+    """
+    threads = {launch.threads_per_worker for launch in data.launches if launch.threads_per_worker is not None}
+    if data.run.device_type != "cpu" or len(threads) != 1 or not data.run.cpu_cores:
+        return None
+    (count,) = threads
+    cores = data.run.cpu_cores
+    share = f"{count} {'thread' if count == 1 else 'threads'} of {cores} {'core' if cores == 1 else 'cores'}"
+    what = "single" if any(launch.strategy == "single" for launch in data.launches) else "a device"
+    return f"On a CPU a device is a fixed share of the cores, the cores over the run's devices: {what} here is {share}."
+
+
 def _missing(data: RunData) -> list[str]:
     planned, done = data.run.planned_launches, len(data.launches)
     return [f"{done} of {planned} planned launches are recorded"] if planned is not None and done < planned else []
@@ -109,16 +151,27 @@ def checks(data: RunData, summaries: Iterable[WorkloadSummary]) -> tuple[Check, 
         "Parity not known: its check did not end ok, or did not run": [
             f"{name}: {row.parity.reason or row.parity.status or 'not checked'}"
             for name, row in rows
-            if row.result.status == "ok" and row.parity.status not in ("ok", "missed", "no verdict")
+            if row.result.status == "ok" and not row.parity.known
         ],
-        "Did not end ok": [
-            f"{name}: {row.result.status}, {row.result.reason or 'no reason recorded'}"
+        NOT_OK: _by_reason(
+            (name, f"{row.result.status}, {row.result.reason or 'no reason recorded'}")
             for name, row in rows
             if row.result.status not in ("ok", "skipped")
-        ],
+        ),
         **watcher_checks(data.launches, rows),
         "Emulated by host replicas: correctness only, not ranked": [n for n, row in rows if row.result.emulated],
         "Oversubscribed, not ranked": [n for n, row in rows if row.result.oversubscribed],
         "Doubt about the figures": [f"{name}: {note}" for name, row in rows for note in row.notes],
+        SKIPPED: _by_reason(
+            (name, row.result.reason or "no reason recorded") for name, row in rows if row.result.status == "skipped"
+        ),
     }
     return tuple(Check(title=title, seen=tuple(seen)) for title, seen in found.items() if seen)
+
+
+def _by_reason(found: Iterable[tuple[str, str]]) -> list[str]:
+    """A line a reason, whole: it may hold what to copy. With the cases that share it."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, reason in found:
+        names[reason].append(name)
+    return [f"{_listed(of)}: {reason}" for reason, of in names.items()]

@@ -45,6 +45,8 @@ def run(results: Path, *, as_json: bool) -> None:
 @contextmanager
 def _stdout_kept_clean() -> Iterator[None]:
     """What libraries print to stdout while the block runs, C libraries and started processes too, goes to stderr."""
+    if sys.stdout is None:  # it was closed before this process began: there is nowhere to print to
+        raise UsageError("standard output is closed; give it somewhere to go")
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -53,8 +53,7 @@ class PrecisionModule(nn.Module):
                 return self._tensors(output)
             if self._loss is None:
                 return output
-            loss_sum, weight = self._loss(output, targets)
-        return torch.stack([loss_sum.float(), weight.float()]).reshape(1, 2)
+            return _terms(*self._loss(output, targets)).reshape(1, 2)
 
     def _tensors(self, output: Any) -> tuple[Tensor, ...]:
         """The tensors of an output alone: a wrapper would not find them in a dataclass."""
@@ -73,6 +72,12 @@ class PrecisionModule(nn.Module):
             return returned
         structure, self._structure = self._structure, None  # it would keep the graph until the next step
         return with_tensors(structure, returned)
+
+
+def _terms(loss_sum: Tensor, weight: Tensor | float) -> Tensor:
+    """Loss sum and weight, which may be a plain number, as a tensor of shape (2,)."""
+    weight = weight.float() if isinstance(weight, Tensor) else loss_sum.new_tensor(weight, dtype=torch.float32)
+    return torch.stack([loss_sum.float(), weight])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +198,7 @@ class Trainer:
         args, kwargs, targets = batch if host else to_device(batch, device)
         output = self._module.whole_output(self.wrapped(args, kwargs))
         with autocast(self.case.precision, self.case.device_type):
-            loss_sum, weight = self.workload.loss(output, to_device(targets, device))
-        return torch.stack([loss_sum.float(), weight.float()])
+            return _terms(*self.workload.loss(output, to_device(targets, device)))
 
     def observe(self) -> list[int]:
         """A list that gets the samples of every forward from now on, replica by replica."""

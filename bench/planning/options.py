@@ -168,7 +168,7 @@ def choose_batches(text: str | None, option: str) -> list[int]:
         return []
     batches = []
     for part in _parts(text, option):
-        if not part.isdecimal() or not 1 <= int(part) <= LARGEST_BATCH:
+        if not (part.isascii() and part.isdecimal()) or not 1 <= int(part) <= LARGEST_BATCH:
             raise UsageError(
                 f"{option} {part!r} is not a number of samples from 1 to {LARGEST_BATCH}; write e.g. {option} 64"
             )

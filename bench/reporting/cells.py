@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from bench.analysis.cases import Parity
 from bench.analysis.estimates import TOO_FEW
 from bench.analysis.intervals import Interval
 from bench.analysis.summary import EMULATED, SAME_PER_DEVICE, Ratio, Row, Spread, WorkloadSummary
+from bench.analysis.wording import ends_text, is_wide
 from bench.reporting.units import Scale, scale_of
 
 NONE = "–"
 LAUNCHES = "launches "
+USE = {"cuda": "utilization_percent", "cpu": "cpu_percent"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A figure and, smaller, what qualifies it: `detail` its interval or reason, `extra` one thing more."""
+    """A figure and, smaller, what qualifies it: `detail` its interval or reason, `extra` one thing more.
+
+    hint: what is too doubtful to stand in the cell, shown where the mouse rests.
+    """
 
     value: str = NONE
     detail: str = ""
     extra: str = ""
+    hint: str = ""
 
     def __str__(self) -> str:
         return f"{self.value} ({self.detail})" if self.detail else self.value
@@ -28,7 +35,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One row of the comparison as text; `marks`: emulated, oversubscribed, fastest."""
+    """One row of the comparison as text.
+
+    marks: emulated, oversubscribed, fastest, fastest so far; why: the reason of its status, and doubts.
+    """
 
     label: str
     marks: tuple[str, ...]
@@ -40,10 +50,11 @@ class Line:
     versus_single: Cell
     versus_dp: Cell
     memory: Cell
+    use: Cell
     parity: Cell
     status: Cell
+    why: tuple[str, ...]
     ranked: bool
-    notes: tuple[str, ...]
 
 
 def lines(summary: WorkloadSummary) -> list[Line]:
@@ -64,6 +75,7 @@ def _line(row: Row, summary: WorkloadSummary, seconds: Scale, memory: Scale) -> 
     }
     axes = result.axes
     batch = str(axes.global_batch_size)
+    launches = len(row.throughput.launches) if row.throughput else 0
     return Line(
         label=row.label,
         marks=tuple(mark for mark, holds in marks.items() if holds),
@@ -71,36 +83,56 @@ def _line(row: Row, summary: WorkloadSummary, seconds: Scale, memory: Scale) -> 
         batch=f"{batch} in {axes.accumulation_steps}" if axes.accumulation_steps > 1 else batch,
         precision=axes.precision,
         throughput=_spread(row.throughput, Scale(size=1.0, unit="")),
-        step=_spread(row.step, seconds),
-        versus_single=_ratio(row.versus_single),
-        versus_dp=_ratio(row.versus_dp),
+        step=replace(_spread(row.step, seconds), extra=""),  # its launches are those of the throughput
+        versus_single=_ratio(row.versus_single, launches),
+        versus_dp=_ratio(row.versus_dp, launches),
         memory=_memory(row.memory, memory),
+        use=_use(result.per_device(USE["cuda" if axes.device_type == "cuda" else "cpu"])),
         parity=_parity(row.parity),
-        status=Cell(value=result.status, detail=result.reason or ""),
+        status=Cell(value=result.status, detail=_unranked(row)),
+        # That there are too few launches stands in the cells.
+        why=tuple(part for part in (result.reason, *row.notes) if part and part != TOO_FEW),
         ranked=row.excluded is None,
-        notes=row.notes,
     )
+
+
+def _unranked(row: Row) -> str:
+    """Why it is not ranked, where neither its status nor a mark says so."""
+    told = row.excluded in (None, row.result.status, "emulated", "oversubscribed")
+    return "" if told else f"not ranked: {row.excluded}"
 
 
 def _spread(spread: Spread | None, scale: Scale) -> Cell:
     if spread is None:
         return Cell()
+    cell = interval_cell(spread, len(spread.launches), scale.number)
     value = scale.text(spread.value).strip()
     if spread.low is None or spread.high is None:
-        return Cell(value=value, detail=TOO_FEW)
-    launches = f"{LAUNCHES}{scale.number(spread.smallest)} to {scale.number(spread.largest)}"
-    return Cell(value=value, detail=f"{scale.number(spread.low)} to {scale.number(spread.high)}", extra=launches)
+        return replace(cell, value=value, detail=TOO_FEW)
+    return replace(
+        cell, value=value, extra=f"{LAUNCHES}{scale.number(spread.smallest)} to {scale.number(spread.largest)}"
+    )
 
 
-def _ratio(ratio: Ratio | None) -> Cell:
+def _ratio(ratio: Ratio | None, launches: int) -> Cell:
     if ratio is None:
         return Cell()
     basis = ratio.basis if ratio.basis in (SAME_PER_DEVICE, EMULATED) else ""
-    return Cell(value=f"{ratio.interval.value:.2f}×", detail=_ends(ratio.interval), extra=basis)
+    return replace(interval_cell(ratio.interval, launches, "{:.2f}".format, "×"), extra=basis)
 
 
-def _ends(interval: Interval) -> str:
-    return "" if interval.low is None or interval.high is None else f"{interval.low:.2f} to {interval.high:.2f}"
+def interval_cell(
+    interval: Interval | Spread | None, launches: int, text: Callable[[float], str], unit: str = ""
+) -> Cell:
+    """A figure with its interval over `launches`; one so wide that it tells nothing is a hint only."""
+    if interval is None:
+        return Cell()
+    value = text(interval.value) + unit
+    if interval.low is None or interval.high is None:
+        return Cell(value=value)
+    wide = is_wide(interval.low, interval.high)
+    hint = f"95 % interval {text(interval.low)} to {text(interval.high)}" if wide else ""
+    return Cell(value=value, detail=ends_text(interval.low, interval.high, launches, text), hint=hint)
 
 
 def _memory(values: tuple[float | None, ...], scale: Scale) -> Cell:
@@ -108,11 +140,29 @@ def _memory(values: tuple[float | None, ...], scale: Scale) -> Cell:
     if not known:
         return Cell()
     least = f"least {scale.number(min(known))}" if len(known) > 1 else ""
-    return Cell(value=scale.text(max(known)), detail=least)
+    uneven = len(known) > 1 and scale.number(max(known)) != scale.number(min(known))
+    return Cell(
+        value=scale.text(max(known)),
+        detail=least,
+        extra=f"fullest: device {values.index(max(known))}" if uneven else "",
+    )
+
+
+def _use(values: Sequence[float | None]) -> Cell:
+    """From the least busy device to the busiest."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return Cell()
+    least, most = f"{min(known):.0f}", f"{max(known):.0f}"
+    if least == most:
+        return Cell(value=f"{most} %")
+    return Cell(value=f"{least} to {most} %", detail=f"least: device {values.index(min(known))}")
 
 
 def _parity(parity: Parity) -> Cell:
     reduced = parity.reduced_precision_error
     detail = [parity.status or ""] + ([f"own precision {reduced:.1e}"] if reduced is not None else [])
     value = NONE if parity.error is None else "0" if parity.error == 0 else f"{parity.error:.1e}"
-    return Cell(value=value, detail=", ".join(part for part in detail if part))
+    return Cell(
+        value=value, detail=", ".join(part for part in detail if part), extra="in float64" if parity.double else ""
+    )

@@ -15,14 +15,16 @@ from markupsafe import Markup
 from bench.analysis.balance import balance_summaries
 from bench.analysis.summary import summarise
 from bench.analysis.timelines import watched_launches
-from bench.analysis.wording import banner, checks
+from bench.analysis.wording import banner, checks, cpu_share
 from bench.recording.files import write_atomically
 from bench.recording.reader import RunData, read_run, read_timeline
+from bench.reporting.cells import USE
 from bench.reporting.sections import memory_metric, workload_section
 from bench.reporting.shares import HOW, share_section
 from bench.reporting.units import scale_of
 from bench.schema import Device, NameValue, Run
 
+_TO_COPY = re.compile(r"(--|[a-z_0-9]+:|[a-z_0-9]+=)\S{1,60}")
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
@@ -63,12 +65,14 @@ def render_page(data: RunData, timeline: pd.DataFrame) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["copyable"] = _copyable
     return environment.get_template("report.html.j2").render(
         title=_title(data.run),
         run=data.run,
         started=_text(data.run.started_at),
+        version=_version(data.run),
         banner=banner(data),
-        sections=[workload_section(*item, data.run.device_type, watched) for item in enumerate(summaries)],
+        sections=[workload_section(*item, data.run, watched) for item in enumerate(summaries)],
         shares=[share_section(*item) for item in enumerate(balance_summaries(data))],
         no_shares=HOW,
         checks=checks(data, summaries),
@@ -76,6 +80,8 @@ def render_page(data: RunData, timeline: pd.DataFrame) -> str:
         launches=data.launches,
         failures=[launch for launch in data.launches if launch.traceback],
         memory=data.metrics.get(memory_metric(data.run.device_type)),
+        use=data.metrics.get(USE["cuda" if data.run.device_type == "cuda" else "cpu"]),
+        cpu_share=cpu_share(data),
     )
 
 
@@ -86,11 +92,26 @@ def _readable(value: object) -> object:
     return _CONTROLS.sub("\ufffd", value)
 
 
+def _copyable(text: str) -> Markup:
+    """The text with options and settings (`--strategies`, `ddp:static_graph=on`) kept whole: they are there to copy."""
+    words = re.split(r"(\s+)", _CONTROLS.sub("\ufffd", text))
+    return Markup("").join(
+        Markup('<span class="whole">{}</span>').format(word) if _TO_COPY.fullmatch(word) else word for word in words
+    )
+
+
 def _title(run: Run) -> str:
     names = list(dict.fromkeys(device.name for device in run.devices))
     what = f"{len(run.devices)} CPU workers of" if run.device_type == "cpu" else f"{len(run.devices)} ×"
     where = f"{what} {', '.join(names)}" if names else run.device_type or "an unknown machine"
     return f"Data-parallel strategies on {where}"
+
+
+def _version(run: Run) -> str:
+    """The version, or where the suite is not installed the commit of its checkout, cut to ten characters."""
+    if run.dpbench_version and not run.dpbench_version.endswith("unknown"):
+        return run.dpbench_version
+    return f"at commit {run.git_commit[:10]}" if run.git_commit else ""
 
 
 def _facts(run: Run) -> list[Fact]:

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from bench.analysis.balance import BalanceSummary, ShareRow
-from bench.analysis.intervals import Interval
+from bench.analysis.balance import BalanceSummary
+from bench.analysis.shares import SWEPT, ShareRow
 from bench.analysis.wording import number
-from bench.reporting.cells import NONE, Cell
+from bench.reporting.cells import NONE, Cell, interval_cell
 from bench.reporting.charts.shares import Curve, Level, Point, share_chart
 from bench.reporting.sections import Chart
 from bench.reporting.units import Scale, scale_of
 
 HOW = "No sweep of GPU 0's share in this run; --sweeps load_balance measures one (several devices needed)."
-SWEPT = "balanced_dp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +30,7 @@ class ShareLine:
     versus_dp: Cell
     largest_batch: str
     status: Cell
+    why: tuple[str, ...]
     ranked: bool
 
 
@@ -108,7 +108,8 @@ def _throughput(summary: BalanceSummary, prefix: str) -> Chart | None:
     title = "Throughput against GPU 0's share"
     curves = [Curve(label=SWEPT, points=points)]
     svg = share_chart(curves, levels, unit="samples/s", title=f"{summary.workload}: {title}", prefix=prefix)
-    caption = "Host replicas, emulated: no ground for a choice. " if summary.device_type == "cpu" else ""
+    emulated = "balanced_dp and dp are host replicas (emulated), only ddp is real: no ground for a choice. "
+    caption = emulated if summary.device_type == "cpu" else ""
     caption += "Points: estimates; upright lines: 95 % intervals. Dashed: strategies without a share to choose."
     return Chart(title=title, caption=caption, drawings=(Markup(svg),))
 
@@ -116,23 +117,16 @@ def _throughput(summary: BalanceSummary, prefix: str) -> Chart | None:
 def _line(row: ShareRow, scale: Scale) -> ShareLine:
     peaks = " · ".join(NONE if peak is None else scale.number(peak) for peak in row.peak_bytes)
     share = "" if row.share is None else f"{100 * row.share:.1f} %"
+    launches = len(row.samples_per_second.launches) if row.samples_per_second else 0
     return ShareLine(
         label=row.label,
         samples=Cell(value=" · ".join(map(str, row.chunk_sizes)) or NONE, detail=share),
         peaks=Cell(value=peaks or NONE, detail=scale.unit if peaks else ""),
         imbalance=NONE if row.imbalance is None else f"{100 * row.imbalance:.1f} %",
-        throughput=_interval(row.samples_per_second, number),
-        versus_dp=_interval(row.versus_dp, lambda value: f"{value:.2f}", "×"),
+        throughput=interval_cell(row.samples_per_second, launches, number),
+        versus_dp=interval_cell(row.versus_dp, launches, "{:.2f}".format, "×"),
         largest_batch=NONE if row.largest_batch is None else f"{row.largest_batch:,}",
-        status=Cell(
-            value=row.status, detail="; ".join(part for part in (row.reason, row.balance, row.excluded) if part)
-        ),
+        status=Cell(value=row.status, detail=row.excluded if row.excluded and row.excluded != row.status else ""),
+        why=tuple(part for part in (row.reason, row.balance) if part),
         ranked=row.excluded is None,
     )
-
-
-def _interval(interval: Interval | None, text: Callable[[float], str], unit: str = "") -> Cell:
-    if interval is None:
-        return Cell()
-    ends = "" if interval.low is None or interval.high is None else f"{text(interval.low)} to {text(interval.high)}"
-    return Cell(value=text(interval.value) + unit, detail=ends)

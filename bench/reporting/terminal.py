@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.analysis.summary import WorkloadSummary, summarise
-from bench.analysis.wording import banner, checks, verdict
+from bench.analysis.wording import REASONS, banner, checks, cpu_share, verdict
 from bench.recording.reader import RunData
 from bench.reporting.cells import LAUNCHES, Line, lines
 
@@ -28,12 +28,17 @@ def print_summary(data: RunData, console: Console) -> None:
         console.print(_table(summary, data.run.device_type))
         console.print(Text(verdict(summary), style="bold"))
         console.print()
+    if summaries and (share := cpu_share(data)):
+        console.print(Text(share))
+        console.print()
     for check in checks(data, summaries):
         console.print(Text(f"! {check.title}", style="yellow"))
-        for item in check.seen[:_SHOWN]:
-            console.print(Text(f"    {item}"))
-        if len(check.seen) > _SHOWN:
-            console.print(Text(f"    and {len(check.seen) - _SHOWN} more; the report lists all"))
+        shown = len(check.seen) if check.title in REASONS else _SHOWN
+        for item in check.seen[:shown]:
+            # No line breaks of ours: a reason may hold an option to copy.
+            console.print(Text(f"    {item}"), soft_wrap=True)
+        if len(check.seen) > shown:
+            console.print(Text(f"    and {len(check.seen) - shown} more; the report lists all"))
 
 
 def _table(summary: WorkloadSummary, device_type: str) -> Table:
@@ -44,7 +49,7 @@ def _table(summary: WorkloadSummary, device_type: str) -> Table:
     for name in ("devices", "batch", "samples/s\n(launches)", "step", "vs single\n(95 %)", "vs dp\n(95 %)", memory):
         table.add_column(name, justify="right")
     table.add_column("parity")
-    table.add_column("status", overflow="fold", min_width=8)
+    table.add_column("status", min_width=7)
     for line in lines(summary):
         table.add_row(*_cells(line), style="" if line.ranked else "dim")
     return table
@@ -53,9 +58,8 @@ def _table(summary: WorkloadSummary, device_type: str) -> Table:
 def _cells(line: Line) -> list[Text]:
     name = Text(line.label)
     if line.marks:
-        name.append(f" [{', '.join(line.marks)}]", style="green" if line.marks == ("fastest",) else "yellow")
+        name.append(f" [{', '.join(line.marks)}]", style="green" if line.marks[0].startswith("fastest") else "yellow")
     failed = line.status.value != "ok"
-    status = ": ".join(part for part in (line.status.value, line.status.detail) if part)
     return [
         name,
         Text(line.devices),
@@ -66,7 +70,7 @@ def _cells(line: Line) -> list[Text]:
         _lines(line.versus_dp.value, line.versus_dp.detail, line.versus_dp.extra),
         _lines(line.memory.value, line.memory.detail),
         Text(str(line.parity), style="red" if "missed" in line.parity.detail else ""),
-        Text(status, style="red" if failed else ""),
+        Text(line.status.value, style="red" if failed else ""),
     ]
 
 

@@ -20,7 +20,7 @@ from bench.analysis.estimates import estimate
 from bench.errors import DataError, UsageError
 from bench.measuring.launch import Clock, LaunchResult, time_case
 from bench.measuring.launcher import Launcher
-from bench.measuring.parity import parity_case, parity_of
+from bench.measuring.parity import parity_of
 from bench.measuring.place import backend_for
 from bench.measuring.preflight import PreflightJob, preflight
 from bench.measuring.tasks import Job
@@ -144,9 +144,12 @@ class RunSession:
 
     def _refusal(self, case: Case, source: DataSource) -> Outcome | None:
         """The outcome of a launch that need not be tried."""
-        # A strategy that cannot take the model in the parity check will not take it in a timed launch.
-        refused = self._refused.get(case) or self._refused.get(parity_case(case))
-        reason = self._given_up.get(str(case)) or refused or reason_to_skip(case, self.plan.machine, source.num_samples)
+        # Of this very case: the parity check runs in evaluation mode, where a model may use other parameters.
+        reason = (
+            self._given_up.get(str(case))
+            or self._refused.get(case)
+            or reason_to_skip(case, self.plan.machine, source.num_samples)
+        )
         if reason is not None:
             return Outcome(status="skipped", reason=reason)
         broken = self._broken.get(self._backend(case)) if case.num_devices > 1 else None

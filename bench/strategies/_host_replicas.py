@@ -136,6 +136,10 @@ def check_gatherable(output: Any) -> None:
         )
 
 
+# What torch.cat, and the gather of CUDA tensors, say where only dimension 0 may differ.
+UNJOINED = ("Sizes of tensors must match except in dimension 0", "Gather got an input of invalid size")
+
+
 def replica_refusal(error: Exception) -> str | None:
     """Why DataParallel, torch's or this one, cannot take a model that fails so; None for any other failure.
 
@@ -145,6 +149,11 @@ def replica_refusal(error: Exception) -> str | None:
     if isinstance(error, TypeError) and ("DataParallel cannot gather" in text or _raised_in(error, "gather_map")):
         said = text if "DataParallel cannot gather" in text else f"DataParallel cannot gather this output ({text})"
         return f"{said.partition(';')[0]}; use loss_on=replica, which gathers the loss alone"
+    if isinstance(error, RuntimeError) and any(words in text for words in UNJOINED):
+        return (
+            f"DataParallel joins the replicas' outputs along dimension 0, where this model has no samples "
+            f"({text.splitlines()[0]}); use loss_on=replica, which gathers the loss alone"
+        )
     if isinstance(error, StopIteration) or (isinstance(error, RuntimeError) and "StopIteration" in text):
         return (
             "the model reads its own parameters() in its forward, as next(self.parameters()) does, and a replica has "

@@ -36,6 +36,11 @@ FSDP_WORDS = {
     "support non-contiguous parameters": "it cannot shard a parameter that is not contiguous; call contiguous() on it",
     "from the 'Sparse": "it cannot reduce sparse gradients; build the embedding with sparse=False",
     "not implemented for sparse tensors": "it cannot reduce sparse gradients; build the embedding with sparse=False",
+    "do not implement forward": (
+        "a block of the workload is a list or dictionary of modules, which nobody calls; name the modules in it"
+    ),
+    "on ScriptModules": "it cannot shard a scripted model; build it without torch.jit.script",
+    "Cannot flatten integer dtype tensors": "FSDP1 cannot shard complex or whole-number parameters; use real ones",
     "Must flatten tensors with uniform dtype": "it cannot shard parameters of different types together; use one dtype",
 }
 

@@ -42,7 +42,7 @@ class Option:
         """`text` in its usual form if the option can take it; UsageError lists what it can."""
         if text in (*self.values, *self.words):
             return text
-        if self.values or not text.isdecimal():
+        if self.values or not (text.isascii() and text.isdecimal()):
             raise UsageError(f"{self.name} cannot be {text!r}; it is {self.takes}")
         return str(int(text))
 

@@ -6,6 +6,9 @@ from collections import Counter
 
 from torch import nn
 
+WITHOUT_FORWARD = (nn.ModuleList, nn.ModuleDict)
+"""Containers that nobody calls, so that FSDP cannot gather their parameters in time: their children are looked at."""
+
 
 def repeated_layers(model: nn.Module) -> list[nn.Module]:
     """The model's repeated layers in the order of its modules, which is usually that of its forward.
@@ -28,7 +31,7 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
         chosen = {
             f"{path}.{key}." if path else f"{key}.": child
             for key, child in module.named_children()
-            if classes[type(child)] > 1 and any(child.children())
+            if classes[type(child)] > 1 and any(child.children()) and not isinstance(child, WITHOUT_FORWARD)
         }
         for prefix, child in chosen.items():
             within.append(prefix)

@@ -44,7 +44,9 @@ def check_example(example: Example, name: str) -> None:
             f"{name} returns {type(first).__name__}, not a Batch; return Batch(args=(...,), kwargs={{...}}, "
             "targets=...)"
         )
-    pairs = zip(tensors_of(first), tensors_of(again), strict=True)
+    pairs = list(zip(tensors_of(first), tensors_of(again), strict=True))
+    if any(not bool(one.isfinite().all()) for one, _ in pairs):
+        raise DataError(f"{name}(0) holds a number that is not finite; no model trains on that")
     if not all(torch.equal(one, other) for one, other in pairs):
         raise DataError(
             f"{name}(0) makes another sample each time; draw random numbers with torch, which is seeded for "
@@ -66,4 +68,10 @@ COLLATE = default_collate_fn_map | {bool: _alike, str: _alike, type(None): _alik
 
 def stack(values: Sequence[Any]) -> Any:
     """Tensors and numbers stacked along a new dimension 0, at any depth; flags, texts and None kept once."""
-    return collate(list(values), collate_fn_map=COLLATE)
+    try:
+        return collate(list(values), collate_fn_map=COLLATE)
+    except RuntimeError as error:
+        raise UsageError(
+            f"samples cannot be stacked: {str(error).splitlines()[0]}; make them of one shape (pad them), or write "
+            "collate()"
+        ) from error

@@ -18,8 +18,9 @@ from types import ModuleType
 from typing import Any
 
 from bench.errors import BenchError, UsageError
+from bench.schema import DEFAULT_SIZES
 from bench.workloads._adapters import torchvision_models, transformers_models
-from bench.workloads._adapters.spec import near, parse
+from bench.workloads._adapters.spec import NAME, near, parse
 from bench.workloads.base import Workload, registry
 
 FORMS = (
@@ -45,7 +46,15 @@ def find(address: str) -> type[Workload]:
         raise UsageError(f"--workload {address!r} is not one of the forms: {FORMS}")
     library, _, rest = address.partition(":")
     if library in ADAPTERS:
-        return _adopt(*ADAPTERS[library](parse(rest)))
+        try:
+            return _adopt(*ADAPTERS[library](parse(rest)))
+        except BenchError:
+            raise
+        except Exception as error:  # a model that is put together in a way that the adapter does not know
+            raise UsageError(
+                f"--workload: {address} cannot be used as it is: {type(error).__name__}: {error}; write a workload of "
+                "your own, see docs/workloads.md"
+            ) from error
     if where.endswith(".py"):
         path = Path(where).expanduser().resolve()
         return _adopt(_class_in(_module_of_file(path), name), f"{path}:{name}")
@@ -55,12 +64,19 @@ def find(address: str) -> type[Workload]:
 def _adopt(cls: type[Workload], address: str) -> type[Workload]:
     """Register a class under its name, unless a workload from elsewhere has it."""
     registry.load()
+    adapted = address.partition(":")[0] in ADAPTERS
+    rename = f"add {NAME}=OTHER after a ?" if adapted else "give the class another `name`"
+    # Lists among an adapter's overrides have brackets and commas; a short name has no need of them.
+    if not isinstance(cls.name, str) or not re.fullmatch(r"\S+" if adapted else r"[^\s,\[\]]+", cls.name):
+        raise UsageError(
+            f"--workload: {cls.__name__}.name is {cls.name!r}; a name has no blank, comma or bracket; {rename}"
+        )
     same_name = next((known for known in registry if known.name == cls.name), cls)
     if same_name.address is not None and same_name.address == address:
         return same_name
     if same_name is not cls:
         owner = f"--workload {same_name.address}" if same_name.address else "a workload of the suite"
-        raise UsageError(f"{cls.__name__} has the name {cls.name!r} of {owner}; give the class another `name`")
+        raise UsageError(f"--workload: {cls.__name__} has the name {cls.name!r} of {owner}; {rename}")
     cls.address = address
     return registry.add(cls.name, cls)
 
@@ -80,7 +96,7 @@ def _module_of_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _not_imported(str(path), error) from error
     return module
@@ -91,7 +107,7 @@ def _module_called(name: str) -> ModuleType:
     _importable(Path.cwd())
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _not_imported(name, error) from error
 
 
@@ -101,13 +117,16 @@ def _importable(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-def _not_imported(what: str, error: Exception) -> BenchError:
+def _not_imported(what: str, error: BaseException) -> BenchError:
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if frame.filename != __file__ and "importlib" not in frame.filename]
     place = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
     if isinstance(error, BenchError):
         return UsageError(f"--workload: {what} cannot be used{place}: {error}")
-    return UsageError(f"--workload: importing {what} failed{place}: {type(error).__name__}: {error}")
+    remedy = "; put the folder that holds it on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
+    if "attempted relative import" in str(error):
+        remedy = "; name a class in a package as package.module:Class"
+    return UsageError(f"--workload: importing {what} failed{place}: {type(error).__name__}: {error}{remedy}")
 
 
 def _class_in(module: ModuleType, name: str) -> type[Workload]:
@@ -133,6 +152,19 @@ def _class_in(module: ModuleType, name: str) -> type[Workload]:
             f"--workload: class {name} in {where} has neither example() nor dataset(); write example(self, index), "
             "which returns one unbatched sample as a Batch"
         )
-    if not isinstance(found.name, str) or not found.name or re.search(r"[\s,\[\]]", found.name):
-        raise UsageError(f"--workload: {name}.name is {found.name!r}; a name has no blank, comma or bracket")
+    _check_sizes(found, f"class {name} in {where}")
     return found
+
+
+def _check_sizes(cls: type[Workload], what: str) -> None:
+    """UsageError where the class cannot be made at one of the sizes that presets ask for, or a size has no batch."""
+    for size in DEFAULT_SIZES.values():
+        try:
+            batches = cls(size).size
+        except Exception as error:
+            raise UsageError(
+                f"--workload: {what} cannot be made at size {size!r}: {type(error).__name__}: {error}; its "
+                "__init__ takes the size alone and calls super().__init__(size), and `sizes` has standard and quick"
+            ) from error
+        if batches.global_batch_size is None and batches.batch_per_device is None:
+            raise UsageError(f"--workload: {what} has no batch at size {size!r}; give its Size one of the two batches")

@@ -77,7 +77,7 @@ class Workload(ABC):
         if "name" not in own:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
         if "summary" not in own:
-            cls.summary = (own.get("__doc__") or cls.__name__).strip().splitlines()[0]
+            cls.summary = ((own.get("__doc__") or "").strip() or cls.__name__).splitlines()[0]
 
     def __init__(self, size: str) -> None:
         if size not in self.sizes:
@@ -121,6 +121,11 @@ class Workload(ABC):
         dataset = self.dataset(source, 0)
         if isinstance(dataset, Examples):
             check_example(self.example, f"{type(self).__qualname__}.example")
+        elif not isinstance(first := dataset[0], Batch):
+            raise UsageError(
+                f"{type(self).__qualname__}.dataset gives samples of type {type(first).__name__}; make each a "
+                "Batch(args=(...,), kwargs={...}, targets=...)"
+            )
         elif hasattr(dataset, "__len__"):
             source = replace(source, num_samples=len(dataset))
         return source

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from bench.analysis.balance import BalanceSummary, ShareRow, balance_summaries, imbalance
+from bench.analysis.balance import BalanceSummary, balance_summaries, imbalance, more_batches
+from bench.analysis.intervals import Interval
+from bench.analysis.shares import Memory, ShareRow, sentences
+from bench.analysis.summary import Spread
 from bench.recording.reader import RunData, read_run
 from bench.recording.writer import RunWriter
 from bench.schema import Device
@@ -32,8 +35,8 @@ def device(**changes: Any) -> tuple[Device, ...]:
 
 
 def sweep(results: Path, *, half: bool = True, peaks: bool = True, launches: int = 2,
-          shares: tuple[str, ...] = tuple(SPLITS), dp: bool = True, run: dict[str, Any] | None = None,
-          **axes: Any) -> RunData:  # fmt: skip
+          shares: tuple[str, ...] = tuple(SPLITS), dp: bool = True, ddp: float = 1650.0,
+          run: dict[str, Any] | None = None, **axes: Any) -> RunData:  # fmt: skip
     """A run of the shares, beside both placements of dp and ddp, with two equal launches each."""
     cases = [(made_case("balanced_dp", 2, 64, settings={"gpu0_bsz": share}, **axes), SPLITS[share], RATES[share])
              for share in shares]  # fmt: skip
@@ -42,7 +45,7 @@ def sweep(results: Path, *, half: bool = True, peaks: bool = True, launches: int
     if dp:
         cases.append((made_case("dp", 2, 64, **axes), (32, 32), 1000.0))
         cases.append((made_case("dp", 2, 64, settings={"loss_on": "replica"}, **axes), (32, 32), 1100.0))
-    cases.append((made_case("ddp", 2, 64, **axes), (32, 32), 1650.0))
+    cases.append((made_case("ddp", 2, 64, **axes), (32, 32), ddp))
     writer = RunWriter(results, made_run(devices=device(), **(run or {})), METRICS)
     for position, (case, sizes, rate) in enumerate(cases * launches):
         chosen = "chosen gpu0_bsz 12" if case.setting("gpu0_bsz") == "auto" else None
@@ -115,11 +118,33 @@ def test_sentences_answer_the_three_questions(tmp_path: Path) -> None:
         "By a model of these peaks the largest micro-batch is about 177 samples, 1.30 times the 136 of the even share, "
         "which is dp's; the CUDA context and fragmentation take some of both.",
         "auto: gpu0_bsz 12: the prediction was at most 2.0% off the measured peaks.",
+        "ddp runs at 1.50 times the throughput of dp (loss on replica), faster than every share: balance only where "
+        "DDP cannot be used.",
     )
+
+
+@pytest.mark.parametrize("changes", [{"launches": 1}, {"ddp": 1045.0}, {"shares": ("0", "6"), "device_type": "cpu"}])
+def test_ddp_is_said_to_lead_only_where_that_is_sure(tmp_path: Path, changes: dict[str, Any]) -> None:
+    # one launch has no interval; the even share is as fast as 1045; shares of host replicas are no ground
+    assert not [text for text in only(sweep(tmp_path, **changes)).sentences if "faster than every share" in text]
+
+
+def test_without_dp_ddp_leads_by_no_figure(tmp_path: Path) -> None:
+    assert only(sweep(tmp_path, dp=False)).sentences[-1].startswith("ddp is faster than every share: balance only")
 
 
 def test_one_launch_has_no_interval(tmp_path: Path) -> None:
     assert "too few launches for an interval" in only(sweep(tmp_path, launches=1)).sentences[1]
+
+
+def test_an_interval_that_tells_nothing_is_called_unknown(tmp_path: Path) -> None:
+    spread = Spread(value=990.0, low=1.0, high=1e6, launches=(500.0, 1960.0))
+    row = replace(by_label(only(sweep(tmp_path)))["auto: gpu0_bsz 12"], samples_per_second=spread,
+                  versus_dp=Interval(value=0.9, low=0.001, high=800.0))  # fmt: skip
+    memory = Memory(model=None, unknown="why", capacity=(), more_batches="")
+    assert list(sentences([row], "dp", memory))[1] == (
+        "It runs at 0.900 times the throughput of dp (95 % interval unknown (2 launches))."
+    )
 
 
 def test_one_micro_batch_does_not_tell_how_a_larger_one_grows(tmp_path: Path) -> None:
@@ -127,6 +152,17 @@ def test_one_micro_batch_does_not_tell_how_a_larger_one_grows(tmp_path: Path) ->
     assert summary.model is not None and "part of its fixed part" in summary.model
     assert {row.largest_batch for row in summary.rows} == {None}
     assert summary.sentences[2].startswith("How much larger the largest batch becomes cannot be told: all launches had")
+    assert summary.sentences[2].endswith("measure another batch too: --global-batch-size 64,32.")
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulation", "listed"), [(64, 1, "64,32"), (6, 1, "6,2"), (3, 1, "3,6"), (24, 4, "24,8")]
+)
+def test_the_other_batch_to_measure_is_one_that_two_devices_can_split(
+    batch: int, accumulation: int, listed: str
+) -> None:
+    launch = made_launch(made_case("balanced_dp", 2, batch, accumulation_steps=accumulation), 0, 0)
+    assert more_batches(launch) == f"--global-batch-size {listed}"
 
 
 def test_memory_that_is_not_known_leaves_the_largest_batch_open(tmp_path: Path) -> None:
@@ -146,7 +182,8 @@ def test_on_cpu_it_cannot_tell_and_says_why(tmp_path: Path) -> None:
     assert summary.sentences == (
         "Which share is most even, and how much larger the largest batch becomes, cannot be told: on CPU there is no "
         "device memory to read; measure on GPUs.",
-        "What a share costs in speed cannot be told: host replicas stand in for devices.",
+        "What a share costs in speed cannot be told: host replicas stand in for devices in balanced_dp and dp "
+        "(emulated); ddp is the real thing.",
     )
     assert summary.model is None
     assert {(row.peak_bytes, row.imbalance, row.largest_batch) for row in summary.rows} == {((), None, None)}

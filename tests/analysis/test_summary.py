@@ -1,13 +1,26 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bench.analysis.intervals import Interval
 from bench.analysis.summary import EMULATED, Row, WorkloadSummary, strategy_label, summarise
-from bench.analysis.wording import banner, checks, number, verdict
+from bench.analysis.wording import banner, checks, cpu_share, ends_text, number, times, verdict
 from bench.recording.reader import read_run
+from bench.recording.writer import RunWriter
 from bench.schema import Case, NameValue
-from tests.recording.made_up import cpu_run, gpu_run, made_case, made_run, write_run
+from tests.recording.made_up import (
+    METRICS,
+    cpu_run,
+    gpu_run,
+    made_case,
+    made_launch,
+    made_run,
+    sample,
+    timed,
+    write_run,
+)  # fmt: skip
 
 Plan = list[tuple[Case, list[float], list[float | None]]]
 
@@ -113,11 +126,87 @@ def test_checks_of_a_gpu_run(tmp_path: Path) -> None:
     found = {check.title.split(":")[0]: check.seen for check in checks(data, summarise(data))}
     assert list(found) == [
         "Not read and set aside", "The run has no recorded end", "About the whole run", "Parity missed",
-        "Parity not known", "Did not end ok", "Doubt about the figures",
+        "Parity not known", "Did not end ok", "Doubt about the figures", "Skipped",
     ]  # fmt: skip
     assert found["Parity missed"][0].startswith("resnet50: fsdp1, 4 devices, batch 256: parity error 9.0e-01")
     assert len(found["Did not end ok"]) == 2, "a skip is data, not a failure"
     assert found["Doubt about the figures"][0].endswith("too few launches")
+
+
+def parity_of(case: Case, **changes: Any) -> tuple[Case, dict[str, Any]]:
+    return replace(case, purpose="parity", precision="fp32", global_batch_size=8), changes
+
+
+@pytest.mark.parametrize("status", ["error", "timeout", "oom"])
+def test_a_parity_check_that_did_not_end_ok_leaves_its_case_out(tmp_path: Path, status: str) -> None:
+    slow, fast = made_case("single", 1, 64), made_case("ddp", 2, 64)
+    plan: Plan = [(slow, [100.0, 101.0], []), (fast, [190.0, 191.0], [])]
+    data = read_run(
+        write_run(
+            tmp_path,
+            plan,
+            parity=[(replace(slow, precision="fp32"), 1e-7)],
+            failed=[parity_of(fast, status=status, reason="x")],
+        )
+    )
+    (summary,) = summarise(data)
+    assert by_title(summary)["ddp, 2 devices"].excluded == "parity unknown"
+    assert [row.title for row in summary.ranked] == ["single, 1 device"]
+    assert verdict(summary).endswith("Left out, as their parity check did not end ok: ddp, 2 devices.")
+    assert [check.seen for check in checks(data, [summary]) if check.title.startswith("Parity not known")] == [
+        ("resnet50: ddp, 2 devices: x",)
+    ]
+
+
+def test_without_any_parity_check_cases_are_ranked_with_a_doubt(tmp_path: Path) -> None:
+    data = read_run(write_run(tmp_path, [(made_case("ddp", 2, 64), [190.0, 191.0], [])]))
+    (summary,) = summarise(data)
+    assert summary.fastest is not None and summary.fastest.excluded is None
+    assert verdict(summary).endswith("Whether it trains what one device trains is not known: no parity check.")
+    assert "resnet50: ddp: not checked" in [item for check in checks(data, [summary]) for item in check.seen]
+
+
+def test_parity_says_where_it_was_checked_in_double(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, made_run(), METRICS)
+    for position, (strategy, note) in enumerate((("ddp", "in float64, where rounding cannot grow"), ("fsdp", None))):
+        case = made_case(strategy, 2, 64, precision="fp32")
+        writer.add(made_launch(case, 0, 2 * position), timed(made_launch(case, 0, 0), 100.0))
+        check = made_launch(replace(case, purpose="parity"), 0, 2 * position + 1)
+        writer.add(check, [sample(check, "parity_error", 1e-12, note=note)])
+    (summary,) = summarise(read_run(writer.folder))
+    assert [(row.parity.status, row.parity.double) for row in summary.rows] == [("ok", True), ("ok", False)]
+
+
+def test_cases_that_share_a_reason_are_listed_together(tmp_path: Path) -> None:
+    why = "2 parameters got no gradient; give --strategies ddp:find_unused_parameters=on"
+    failed = [(made_case("ddp", count, 64), {"status": "skipped", "reason": why}) for count in (2, 4)]
+    failed.append((made_case("fsdp", 2, 64), {"status": "skipped", "reason": "other"}))
+    data = read_run(write_run(tmp_path, [], failed=failed))
+    (seen,) = [check.seen for check in checks(data, summarise(data)) if check.title == "Skipped"]
+    assert seen == (f"resnet50: ddp, 2 devices / resnet50: ddp, 4 devices: {why}", "resnet50: fsdp, 2 devices: other")
+
+
+def test_a_cpu_run_says_what_a_device_is(tmp_path: Path) -> None:
+    data = read_run(cpu_run(tmp_path))
+    assert cpu_share(data) is None, "older runs recorded no threads"
+
+    def told(threads: int, strategies: set[str]) -> str:
+        launches = [replace(of, threads_per_worker=threads) for of in data.launches if of.strategy in strategies]
+        return cpu_share(replace(data, launches=tuple(launches))) or ""
+
+    assert told(8, {"single", "ddp"}).endswith(
+        "the cores over the run's devices: single here is 8 threads of 16 cores."
+    )
+    assert told(1, {"ddp"}).endswith("a device here is 1 thread of 16 cores.")
+    assert cpu_share(replace(data, run=replace(data.run, device_type="cuda"))) is None
+
+
+def test_an_interval_of_more_than_a_factor_of_10_is_unknown() -> None:
+    assert [ends_text(1.0, high, 2) for high in (10.0, 10.1)] == ["1.000 to 10.00", "unknown (2 launches)"]
+    assert ends_text(-1.0, 5.0, 3) == "unknown (3 launches)" and ends_text(0.0, 0.0, 3) == "0 to 0"
+    assert ends_text(None, None, 1) == "too few launches"
+    assert times(Interval(value=1.5, low=0.1, high=22.0), 2) == "1.50 times (interval unknown, 2 launches)"
+    assert times(Interval(value=1.5, low=1.0, high=2.0), 2) == "1.50 times (1.00 to 2.00)"
 
 
 def test_words() -> None:

@@ -156,3 +156,13 @@ def test_a_lost_gpu_and_an_old_driver_hide_nothing_else(tmp_path: Path) -> None:
     assert "GPU 0: memory: the GPU is lost" in facts
     assert any(fact.startswith("GPU 1: 79.5 GiB") and "what the driver keeps counts as used" in fact for fact in facts)
     assert "GPU 1: nothing holds the clocks down now" in [item["fact"] for item in found["clocks"]]
+
+
+@pytest.mark.parametrize("command", ["list levers", "doctor --json"])
+@pytest.mark.parametrize("output", [">&-", "> /dev/full"])
+def test_output_that_goes_nowhere_is_one_line_of_error(tmp_path: Path, command: str, output: str) -> None:
+    line = f"{sys.executable} -m bench {command} {output}"
+    environment = environment_without_library(tmp_path)
+    run = subprocess.run(["sh", "-c", line], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in run.stderr, run.stderr
+    assert len(run.stderr.strip().splitlines()) <= 1

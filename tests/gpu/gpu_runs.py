@@ -19,8 +19,7 @@ TOGETHER = STRATEGIES[1:]
 # Each run's options. Together they stay under 6 minutes on one GPU, a launch being some 5 s.
 RUNS = {
     "one": (
-        "--devices 1 --workloads mnist_cnn --preset quick --launches 1 --rounds 10 "
-        f"--strategies {','.join(STRATEGIES)}"
+        f"--devices 1 --workloads mnist_cnn --preset quick --launches 1 --rounds 10 --strategies {','.join(STRATEGIES)}"
     ),
     "twice": (
         "--devices 0,0 --workloads mnist_cnn,bert_small --preset quick --launches 1 --rounds 5 "

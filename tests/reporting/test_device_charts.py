@@ -33,6 +33,14 @@ def test_memory_figures_stand_beside_the_bars_of_their_device() -> None:
     assert len(re.findall(r'style="fill: #e69f00', svg)) == 5
 
 
+def test_how_full_the_fullest_device_is_stands_beside_the_label() -> None:
+    figures = ((GIB, 2 * GIB), (3 * GIB, 4 * GIB))
+    bars = MemoryBars(label="x" * 99, strategy="dp", figures=figures, remark="oom", full=0.955, above_mean=1 / 3)
+    found = texts(memory(bars))
+    assert "96 % full · +33 %" in found
+    assert [text for text in found if text.endswith("… · oom") and len(text) == 46], "the label leaves room for it"
+
+
 def test_memory_of_one_process_and_of_none() -> None:
     one = memory(MemoryBars(label="single", strategy="single", figures=((GIB / 2,),)))
     assert "512.0" in texts(one) and "MiB" in texts(one)
@@ -52,6 +60,16 @@ def test_a_panel_has_a_line_a_device_and_shades_what_was_measured() -> None:
     shaded = "opacity: 0.09"
     assert shaded in svg and "<img" not in svg
     assert shaded not in timeline_chart(panel(measured=None), unit="%", top=105.0, title="t", prefix="p")
+
+
+def test_the_last_reading_and_the_shade_end_before_the_axis_does() -> None:
+    svg = timeline_chart(panel(), unit="%", top=105.0, title="t", prefix="p")
+    root = ElementTree.fromstring(svg)
+    width = float(root.attrib["viewBox"].split()[2])
+    shade = next(item for item in root.iter() if "opacity: 0.09" in item.get("style", ""))
+    right = max(float(x) for x, _ in re.findall(r"[ML] ([\d.]+) ([\d.]+)", shade.attrib["d"]))
+    # the axes are 0.865 of the width from 0.115 on, and end 3 % after the launch
+    assert right == pytest.approx(width * (0.115 + 0.865 / 1.03), abs=0.5)
 
 
 def test_sixteen_devices_fit_and_are_told_apart() -> None:

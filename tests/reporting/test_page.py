@@ -5,12 +5,27 @@ from pathlib import Path
 
 import pytest
 
+from bench.analysis.summary import summarise
 from bench.errors import ResultsError
 from bench.recording.reader import read_run, read_timeline
+from bench.recording.writer import RunWriter
+from bench.reporting.cells import lines as section_lines
 from bench.reporting.page import render, render_page
-from bench.schema import Run
-from tests.recording.made_up import NASTY, cpu_run, gpu_run, made_case, made_run, write_run
+from bench.schema import Case, Run
+from tests.recording.made_up import (
+    METRICS,
+    NASTY,
+    cpu_run,
+    gpu_run,
+    made_case,
+    made_launch,
+    made_run,
+    sample,
+    timed,
+    write_run,
+)  # fmt: skip
 
+Plan = list[tuple[Case, list[float], list[float | None]]]
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
@@ -89,6 +104,68 @@ def test_everything_is_shown(gpu_page: str) -> None:
     for column in Run.__dataclass_fields__:
         assert column in text
     assert 'class="notice"' not in gpu_page
+
+
+def test_reasons_have_a_row_of_their_own_and_what_is_to_copy_is_whole(tmp_path: Path) -> None:
+    why = "2 parameters got no gradient; give --strategies ddp:find_unused_parameters=on"
+    failed = [(made_case("ddp", 2, 64), {"status": "skipped", "reason": why})]
+    page = page_of(write_run(tmp_path, [], failed=failed))
+    assert text_of(page).count(why) == 2, "in the table and in the checks"
+    whole = '<span class="whole">--strategies</span> <span class="whole">ddp:find_unused_parameters=on</span>'
+    assert f'<tr class="why"><td colspan="11"><div><small>2 parameters got no gradient; give {whole}</small>' in page
+
+
+def test_use_and_the_fullest_device(gpu_page: str) -> None:
+    text = text_of(gpu_page)
+    # 90 % less 10 a device, and 20 to 23 GiB on four devices
+    assert "23.00 GiB least 20.00 fullest: device 3 60 to 90 % least: device 3" in text
+    assert "20.00 GiB 90 % 2.0e-07 ok" in text, "single"
+    assert "Use is utilization_percent: share of time in which any kernel ran" in text
+
+
+def test_a_gauge_without_a_figure_is_a_dash_and_even_devices_have_no_least(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, made_run(), METRICS)
+    for position, busy in enumerate((None, 70.0)):
+        launch = made_launch(made_case("ddp", 2, 64 * (position + 1)), 0, position)
+        rows = [sample(launch, "utilization_percent", busy, device_index=index) for index in range(2)]
+        writer.add(launch, [*timed(launch, 100.0, [5.0, 5.0]), *rows])
+    lines = section_lines(summarise(read_run(writer.folder))[0])
+    assert [(str(line.use), line.memory.extra) for line in lines] == [("–", ""), ("70 %", "")]
+
+
+def test_an_interval_that_tells_nothing_is_a_hint_only(tmp_path: Path) -> None:
+    plan: Plan = [(made_case("single", 1, 64), [900.0, 910.0], []), (made_case("ddp", 2, 64), [100.0, 4000.0], [])]
+    page = page_of(write_run(tmp_path, plan))
+    assert page.count("unknown<br>(2 launches)") == 3 == page.count('title="95 % interval'), "throughput, step, ratio"
+    # t(1) = 12.706 times half of ln(40): 632.5 times and over e^23.44
+    assert "9,5" in page.split('title="95 % interval ')[1].split('"')[0].split(" to ")[1]
+
+
+@pytest.mark.parametrize(
+    ("version", "commit", "shown"),
+    [
+        ("0.1", "b" * 40, ", dpbench 0.1"),
+        ("0+unknown", "b" * 40, f", dpbench at commit {'b' * 10}"),
+        ("0+unknown", None, ""),
+    ],
+)
+def test_the_header_tells_the_version_or_the_commit(
+    tmp_path: Path, version: str, commit: str | None, shown: str
+) -> None:
+    page = page_of(write_run(tmp_path, [], run=made_run(dpbench_version=version, git_commit=commit)))
+    assert f"preset standard{shown}</p>" in page
+
+
+def test_a_lead_in_progress_is_no_warning_and_an_unknown_parity_no_green(tmp_path: Path) -> None:
+    cases = [made_case("ddp", 2, 64), made_case("fsdp", 2, 64)]
+    plan: Plan = [(case, [100.0, 101.0], []) for case in cases]
+    page = page_of(write_run(tmp_path / "a", plan, parity=[(replace(case, precision="fp32"), 1e-7) for case in cases]))
+    assert ".mark.fastest-so-far { color: var(--good)" in page and 'class="mark fastest-so-far"' in page
+    assert '<p class="verdict">' in page
+    failed = [(replace(cases[1], precision="fp32", purpose="parity"), {"status": "oom", "reason": "full"})]
+    page = page_of(write_run(tmp_path / "b", plan, parity=[(replace(cases[0], precision="fp32"), 1e-7)], failed=failed))
+    assert '<p class="verdict unsure">' in page and "not ranked: parity unknown" in page
+    assert '<p class="verdict unsure">' in page_of(write_run(tmp_path / "c", plan)), "no check at all"
 
 
 def test_a_cpu_run_and_an_oversubscribed_one_say_so_on_every_screen(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from bench.recording.reader import read_run, read_timeline
 from bench.recording.writer import RunWriter
 from bench.reporting.page import render_page
 from bench.reporting.sections import MOST_PANELS
+from bench.schema import Device
 from tests.recording.made_up import METRICS, cpu_run, made_case, made_launch, made_run, timed, timeline, write_run
 from tests.reporting.made_up_sweep import sweep_run
 from tests.reporting.test_page import page_of, parsed, text_of
@@ -26,6 +27,8 @@ def test_memory_of_each_device_by_kind_and_how_uneven_it_is(sweep: Path) -> None
     text = text_of(page_of(sweep))
     assert "Memory by device" in text and "24.80 · 27.28 · 27.78" in text and "20.80 · 22.88 · 23.38" in text
     assert "+14 %" in text and "+0 %" in text, "the even share, and what auto chose"
+    # reserved is 27.28 of 139.7 GiB (150e9 bytes): 20 %
+    assert "20 % full · +14 %" in text and "The devices have 139.7 GiB each." in text
     assert "peak_allocated_bytes" in text and "NVML: all processes" in text
 
 
@@ -59,7 +62,10 @@ def test_a_sweep_without_device_memory_says_so(tmp_path: Path) -> None:
     text = text_of(page_of(folder))
     (summary,) = balance_summaries(read_run(folder))
     assert summary.sentences and all(sentence in text for sentence in summary.sentences)
-    assert "Peak memory against" not in text and "Host replicas, emulated: no ground for a choice." in text
+    assert (
+        "Peak memory against" not in text
+        and "balanced_dp and dp are host replicas (emulated), only ddp is real" in text
+    )
 
 
 def test_a_cpu_run_shows_the_use_of_its_processes(tmp_path: Path) -> None:
@@ -68,6 +74,33 @@ def test_a_cpu_run_shows_the_use_of_its_processes(tmp_path: Path) -> None:
     assert "Devices without a line: 1 (shares one process with the first device)" in text
     assert "Memory of the worker processes" in text and "Memory by device" not in text
     assert "--sweeps load_balance measures one" in text
+    assert "% full" not in text
+
+
+def test_devices_that_differ_are_listed_and_a_missing_figure_is_said(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [(made_case("ddp", 2, 64), [100.0], [40.0, 20.0])], watch=True)
+    data = read_run(folder)
+    # 44 of 80 GiB are 55 %, 22 of 24 are 92 %: the smaller device is the fuller one
+    sizes = (80 * 2**30, 24 * 2**30)
+    devices = tuple(Device(index=index, name="GPU", memory_bytes=size) for index, size in enumerate(sizes))
+    text = text_of(render_page(replace(data, run=replace(data.run, devices=devices)), read_timeline(folder)))
+    assert "92 % full" in text
+    assert "The devices differ: they have 80.00 (device 0), 24.00 (device 1) GiB." in text
+    devices = (devices[0], replace(devices[1], memory_bytes=None))
+    text = text_of(render_page(replace(data, run=replace(data.run, devices=devices)), read_timeline(folder)))
+    assert "How much memory the devices have is not known." in text and "% full ·" not in text
+
+
+def test_a_launch_without_a_measured_moment_gets_a_line_and_no_panel(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, made_run(), METRICS)
+    for position, status in enumerate(("ok", "error")):
+        launch = made_launch(made_case("ddp", 2, 64 * (position + 1)), 0, position, status=status)
+        rows = [replace(row, measured=row.measured and status == "ok") for row in timeline(launch, seconds=2.0)]
+        writer.add(launch, timed(launch, 100.0) if status == "ok" else [], rows)
+    page = page_of(writer.folder)
+    assert page.count('aria-label="resnet50: Utilization over time') == 1
+    why = "Without a panel, as no reading fell into a measured round: ddp, batch 128: error."
+    assert text_of(page).count(why) == 2, "utilization and power"
 
 
 def test_without_a_timeline_a_line_says_how_to_get_one(sweep: Path, tmp_path: Path) -> None:

@@ -1,16 +1,24 @@
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from bench.recording.reader import read_run
+from bench.recording.reader import RunData, read_run
 from bench.reporting.terminal import print_summary
+from bench.schema import Case
 from tests.recording.made_up import cpu_run, gpu_run, made_case, write_run
+
+Plan = list[tuple[Case, list[float], list[float | None]]]
 
 
 def printed(folder: Path, width: int = 200) -> str:
+    return shown(read_run(folder), width)
+
+
+def shown(data: RunData, width: int = 200) -> str:
     console = Console(file=io.StringIO(), width=width)
-    print_summary(read_run(folder), console)
+    print_summary(data, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -23,7 +31,7 @@ def test_a_gpu_run(tmp_path: Path) -> None:
         and "23.00 GiB" in text
         and "least 20.00" in text
     )
-    assert "9.0e-01 (missed)" in text and "oom: rank 2" in text
+    assert "9.0e-01 (missed)" in text and "oom, rank 2: CUDA out of memory, 3.1 GiB asked for" in text
     assert "No clear winner among ddp, 4 devices, batch 256 / fsdp" in " ".join(text.split())
     assert "<img src=x" in text and "! Parity missed" in text
 
@@ -32,6 +40,30 @@ def test_a_cpu_run_marks_what_is_emulated(tmp_path: Path) -> None:
     text = printed(cpu_run(tmp_path))
     assert text.startswith("CPU run: it shows the suite working") and "dp [emulated]" in text
     assert "512.0 MiB" in text
+
+
+def test_reasons_stand_below_the_table_whole_and_unbroken(tmp_path: Path) -> None:
+    why = "2 parameters got no gradient, " + "named here at length, " * 8 + "give --strategies ddp:static_graph=on"
+    failed = [
+        (made_case("ddp", 2, 8 * (index + 1)), {"status": "skipped", "reason": f"{index} {why}"}) for index in range(7)
+    ]
+    text = printed(write_run(tmp_path, [], failed=failed), width=100)
+    table, below = text.split("! Skipped\n")
+    assert table.count("skipped") == 8 and "static_graph" not in table, "seven rows and the verdict"
+    assert below.splitlines() == [f"    resnet50: ddp, batch {8 * (i + 1)}: {i} {why}" for i in range(7)]
+
+
+def test_a_cpu_run_says_what_single_is(tmp_path: Path) -> None:
+    data = read_run(cpu_run(tmp_path))
+    data = replace(data, launches=tuple(replace(launch, threads_per_worker=8) for launch in data.launches))
+    assert "single here is 8 threads of 16 cores" in shown(data)
+
+
+def test_an_interval_that_tells_nothing_shows_no_figures(tmp_path: Path) -> None:
+    plan: Plan = [(made_case("single", 1, 64), [900.0, 910.0], []), (made_case("ddp", 1, 64), [100.0, 4000.0], [])]
+    text = printed(write_run(tmp_path, plan))
+    assert text.count("unknown (2 launches)") == 1, "the ratio; throughput shows its launches"
+    assert "100.0 to 4,000" in text
 
 
 def test_names_are_not_markup(tmp_path: Path) -> None:

@@ -215,3 +215,17 @@ def test_folders_that_are_no_configuration(tmp_path: Path, stored: str | None, m
 def test_what_transformers_does_not_have(address: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         find(address)
+
+
+@pytest.mark.parametrize(
+    "spec", ["torchvision:resnet18?name=small", "transformers:BertModel?name=small2&hidden_size=96"]
+)
+def test_a_short_name_takes_the_place_of_the_whole_text(spec: str) -> None:
+    cls = find(spec)
+    assert cls.name in ("small", "small2") and cls.address is not None
+    assert find(cls.address) is cls and "name=small" in cls.address
+
+
+def test_a_name_that_tables_cannot_hold_says_how_to_give_another() -> None:
+    with pytest.raises(UsageError, match="no blank, comma or bracket; add name=OTHER"):
+        find("torchvision:resnet18?name=a b")

@@ -14,6 +14,7 @@ from bench.reporting.units import Scale, scale_of
 _WIDTH = 4.6
 _LABEL, _DEVICE, _GAP = 0.21, 0.135, 0.1  # inches
 _BARS = 0.62  # of the width; the figures stand beside
+_LABEL_LENGTH = 46  # characters; what stands beside needs the rest of the line
 _SHADES = (0.9, 0.45, 0.2)
 
 
@@ -22,7 +23,8 @@ class MemoryBars:
     """One case. `figures`: bytes per device, by kind; a later kind holds the one before it, so the bars are nested.
 
     None where a device has no such figure. The line across the devices is their mean of the first kind;
-    `above_mean` is how far the fullest is beyond it, as a part of 1.
+    `above_mean` is how far the fullest is beyond it, `full` how much of its memory the fullest device's allocator
+    kept; both as a part of 1.
     """
 
     label: str
@@ -30,6 +32,7 @@ class MemoryBars:
     figures: tuple[tuple[float | None, ...], ...]
     remark: str = ""
     above_mean: float | None = None
+    full: float | None = None
     faint: bool = False
 
     @property
@@ -62,11 +65,13 @@ def memory_chart(cases: Sequence[MemoryBars], *, title: str, prefix: str) -> str
 def _draw(axes: Axes, case: MemoryBars, top: float, scale: Scale) -> None:
     across = axes.get_yaxis_transform()
     colour, fade = COLOURS.get(case.strategy, OTHER_COLOUR), 0.5 if case.faint else 1.0
-    label = short_label(case.label) + (f" · {printable(case.remark)}" if case.remark else "")
+    remark = f" · {printable(case.remark)}" if case.remark else ""
+    label = short_label(case.label, _LABEL_LENGTH - len(remark)) + remark
     axes.text(0.0, top + _LABEL - 0.03, label, transform=across, ha="left", va="bottom", color=INK)
-    if case.above_mean is not None:
-        text = f"+{100 * case.above_mean:.0f} %"
-        axes.text(1.0, top + _LABEL - 0.03, text, transform=across, ha="right", va="bottom", color=INK)
+    beside = [] if case.full is None else [f"{100 * case.full:.0f} % full"]
+    beside += [] if case.above_mean is None else [f"+{100 * case.above_mean:.0f} %"]
+    if beside:
+        axes.text(1.0, top + _LABEL - 0.03, " · ".join(beside), transform=across, ha="right", va="bottom", color=INK)
     for index in range(case.num_devices):
         middle = top + _LABEL + _DEVICE * (index + 0.5)
         figures = case.of_device(index)

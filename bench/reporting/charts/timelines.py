@@ -14,7 +14,8 @@ def timeline_chart(panel: Panel, *, unit: str, top: float, title: str, prefix: s
     """One panel as one `<svg>` element. `top` ends the vertical axis, so that panels can be compared."""
     with drawing(_WIDTH, _HEIGHT, title=title, prefix=prefix) as made:
         axes = made.axes(0.115, 0.14, 0.865, 0.64)
-        axes.set_xlim(0, panel.seconds or 1.0)
+        # The last reading ends the launch; the margin keeps it and the shade whole.
+        axes.set_xlim(0, 1.03 * (panel.seconds or 1.0))
         axes.set_ylim(0, top)
         if panel.measured is not None:
             axes.axvspan(*panel.measured, color=INK, alpha=0.09, linewidth=0)

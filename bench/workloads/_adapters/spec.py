@@ -11,19 +11,29 @@ from typing import Any
 from bench.errors import UsageError
 
 MOST_LISTED = 12
+NAME = "name"
+"""A key of the suite's own: a short name for the model, in place of the whole text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """A model's name and its overrides as they were typed, in alphabetical order."""
+    """A model and its overrides as they were typed, in alphabetical order; `name` is what to call it, if anything."""
 
     model: str
     overrides: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
 
     @property
     def query(self) -> str:
         """The overrides as they end an address; empty without any."""
         return "?" + "&".join(f"{key}={value}" for key, value in self.overrides.items()) if self.overrides else ""
+
+    @property
+    def suffix(self) -> str:
+        """The query with the name in it: what ends the whole address."""
+        if self.name is None:
+            return self.query
+        return f"{self.query}&{NAME}={self.name}" if self.query else f"?{NAME}={self.name}"
 
 
 def parse(text: str) -> Spec:
@@ -37,7 +47,8 @@ def parse(text: str) -> Spec:
         if key in overrides:
             raise UsageError(f"--workload {text}: {key} is given twice, as {overrides[key]} and {value}; give one")
         overrides[key] = value
-    return Spec(model=model.strip(), overrides=dict(sorted(overrides.items())))
+    name = overrides.pop(NAME, None)
+    return Spec(model=model.strip(), overrides=dict(sorted(overrides.items())), name=name)
 
 
 def near(name: str, known: Iterable[str]) -> str:

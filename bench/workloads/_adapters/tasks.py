@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from bench.data.base import Batch
 from bench.data.files import check_index, sample_generator
+from bench.errors import UsageError
 from bench.workloads._objectives import IGNORED, mean_loss_of_each_sample
 
 MASKED_SHARE = 0.15
@@ -124,7 +125,12 @@ class StandIn(Task):
 
     def loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor]:
         """Cross-entropy of the averaged hidden state, its width taken as classes; (N, T, C) or (N, C, H, W)."""
-        hidden: Tensor = output.last_hidden_state
+        hidden = getattr(output, "last_hidden_state", None)
+        if not isinstance(hidden, Tensor):
+            raise UsageError(
+                f"the stand-in objective needs last_hidden_state, which {type(output).__name__} does not have; write a "
+                "workload of your own with its loss, see docs/workloads.md"
+            )
         pooled = hidden.mean(dim=1) if hidden.dim() == 3 else hidden.flatten(2).mean(dim=2)
         return mean_loss_of_each_sample(pooled, targets)
 

@@ -78,9 +78,8 @@ def adapt(spec: Spec) -> tuple[type[Workload], str]:
     model = _checked(spec, settings)
     takes_image_size = IMAGE_SIZE in inspect.signature(type(model).__init__).parameters
     pixels = _pixels(spec.model, model, given, takes_image_size)
-    name = f"torchvision:{spec.model}{spec.query}"
     declared = {
-        "name": name,
+        "name": spec.name or f"torchvision:{spec.model}{spec.query}",
         "__doc__": f"torchvision's {spec.model}{spec.query}, untrained",
         "__module__": __name__,
         "model_name": spec.model,
@@ -93,7 +92,7 @@ def adapt(spec: Spec) -> tuple[type[Workload], str]:
             "quick": Size(text="3x{0}x{0} images".format(pixels["quick"]), global_batch_size=8),
         },
     }
-    return type(spec.model, (TorchvisionModel,), declared), name
+    return type(spec.model, (TorchvisionModel,), declared), f"torchvision:{spec.model}{spec.suffix}"
 
 
 def _build(name: str, settings: Mapping[str, Any]) -> nn.Module:
@@ -110,9 +109,10 @@ def _checked(spec: Spec, settings: Mapping[str, Any]) -> nn.Module:
     try:
         with torch.device("meta"):
             return _build(spec.model, settings)
+    except NotImplementedError:  # some set their weights in a way that needs memory
+        return _build(spec.model, settings)
     except Exception as error:
-        with torch.device("meta"):
-            plain = _build(spec.model, WITHOUT_EXTRAS.get(spec.model, {}))
+        plain = _build(spec.model, WITHOUT_EXTRAS.get(spec.model, {}))
         takes = [key for key in inspect.signature(type(plain).__init__).parameters if key not in ("self", "kwargs")]
         raise UsageError(
             f"--workload: torchvision's {spec.model} cannot be built with {spec.query[1:]}: {error}; it takes: "

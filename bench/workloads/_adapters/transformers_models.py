@@ -75,11 +75,11 @@ def adapt(spec: Spec) -> tuple[type[Workload], str]:
     if path.is_dir() or "/" in spec.model:
         folder = path.resolve()
         model_class, config_class, settings = _from_folder(folder)
-        name, address = f"{folder.name}{spec.query}", f"transformers:{folder}{spec.query}"
+        name, address = f"{folder.name}{spec.query}", f"transformers:{folder}{spec.suffix}"
     else:
         model_class = _model_class(spec.model)
         config_class, settings = model_class.config_class, {}
-        name = address = f"transformers:{spec.model}{spec.query}"
+        name, address = f"transformers:{spec.model}{spec.query}", f"transformers:{spec.model}{spec.suffix}"
     task = _task(model_class)
     settings = {**settings, **_overrides(config_class, settings, spec.overrides)}
     _check_built(model_class, _config(model_class, config_class, settings, "standard"), spec.query)
@@ -91,7 +91,7 @@ def adapt(spec: Spec) -> tuple[type[Workload], str]:
         text = f"{shape.text}; {task.text}"
         sizes[size] = Size(text=text, tokens_per_sample=shape.tokens or None, **batch)
     declared = {
-        "name": name,
+        "name": spec.name or name,
         "__doc__": f"transformers' {model_class.__name__}{spec.query}, untrained; {task.text}",
         "__module__": __name__,
         "model_class": model_class,
