@@ -13,8 +13,8 @@ from bench.schema import PARITY_LIMIT, Estimate, Launch
 
 FAILED = ("error", "timeout", "oom")
 WORST_FIRST = (*FAILED, "skipped")
-LOSSY = "lossy"
-"""A parity sample whose note begins so is reported without a verdict: the lever rounds on purpose."""
+UNDECIDED = ("lossy", "no verdict")
+"""A parity sample whose note begins so has no verdict: the lever rounds on purpose, or the forward is random."""
 DOUBLE = "in float64"
 """A parity sample whose note holds this was checked in float64."""
 
@@ -23,7 +23,8 @@ DOUBLE = "in float64"
 class Parity:
     """Does the strategy train what one device trains?
 
-    status: `ok`, `missed`, `no verdict` (a lossy lever), how its launch ended if not ok, None if there was none.
+    status: `ok`, `missed`, `no verdict` (a lossy lever, a random forward), how its launch ended if not ok, None if
+    there was none.
     `reduced_precision_error` is the error at the case's own precision, None where that is fp32 or unknown.
     double: the check was made in float64 (own models), not in fp32.
     """
@@ -159,8 +160,8 @@ def _parity(timed: Launch, checked: _Checked) -> Parity:
     error, note = (found.value, found.note or "") if found else (None, "the parity launch left no value")
     made = Parity(error=error, reduced_precision_error=reduced, double=DOUBLE in note)
     if error is None or not math.isfinite(error):
-        return replace(made, error=None, status="missed", reason=note or "no finite value")
-    if note.startswith(LOSSY):
+        return replace(made, error=None, status="missed", reason=result.reason or note or "no finite value")
+    if note.startswith(UNDECIDED):
         return replace(made, status="no verdict", reason=note)
     missed = error > PARITY_LIMIT or result.status != "ok"
     reason = result.reason or f"parity error {error:.1e} is above the limit of {PARITY_LIMIT:.0e}" if missed else None

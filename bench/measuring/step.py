@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parameter import is_lazy
 
-from bench.errors import RefusedError
+from bench.errors import BenchError, RefusedError
 from bench.levers import autocast
 from bench.schema import Case
 from bench.strategies import Context, Strategy
@@ -102,7 +103,7 @@ def make_batches(
         first = number * case.global_batch_size
         whole = [index % source.num_samples for index in range(first, first + case.global_batch_size)]
         parts = [whole[step * micro + start :][:size] for step in range(case.accumulation_steps)]
-        micro_batches = (_fetch(workload, dataset, part, pin=case.device_type == "cuda") for part in parts)
+        micro_batches = (fetch(workload, dataset, part, pin=case.device_type == "cuda") for part in parts)
         batches.append(StepBatch(micro_batches=tuple(micro_batches), weight=workload.weight(dataset, whole)))
     return batches
 
@@ -115,7 +116,8 @@ def _share(strategy: Strategy, case: Case, rank: int) -> tuple[int, int]:
     return [0, *accumulate(sizes)][rank], sizes[rank]
 
 
-def _fetch(workload: Workload, dataset: Any, indices: Sequence[int], pin: bool) -> Batch:
+def fetch(workload: Workload, dataset: Any, indices: Sequence[int], pin: bool) -> Batch:
+    """These samples of the dataset as a batch in host memory."""
     fetch_many = getattr(dataset, "__getitems__", None)
     batch = workload.collate(fetch_many(indices) if fetch_many else [dataset[index] for index in indices])
     return map_tensors(Tensor.pin_memory, batch) if pin else batch
@@ -124,6 +126,23 @@ def _fetch(workload: Workload, dataset: Any, indices: Sequence[int], pin: bool) 
 def to_device(structure: Any, device: torch.device) -> Any:
     """Every tensor copied to `device`, without waiting where the host memory is pinned."""
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), structure)
+
+
+def built(workload: Workload) -> nn.Module:
+    """A new model; BenchError where `build` gives none that can be trained."""
+    model = workload.build()
+    if not isinstance(model, nn.Module):
+        raise BenchError(
+            f"build() of workload {workload.name} returns {type(model).__name__}, not a torch.nn.Module; "
+            "return the model itself"
+        )
+    lazy = [name for name, weight in chain(model.named_parameters(), model.named_buffers()) if is_lazy(weight)]
+    if lazy:
+        raise BenchError(
+            f"{len(lazy)} parameters of workload {workload.name} have no shape yet ({', '.join(lazy[:4])}): its layers "
+            "are lazy; run a forward on one sample in build()"
+        )
+    return model
 
 
 class Trainer:
@@ -148,7 +167,7 @@ class Trainer:
         seed: int,
     ) -> None:
         torch.manual_seed(seed)
-        model = workload.build().to(devices[0]).train(train)
+        model = built(workload).to(devices[0]).train(train)
         if prepare is not None:
             prepare(model)
         self.workload, self.strategy, self.case, self.devices = workload, strategy, case, devices
@@ -199,6 +218,11 @@ class Trainer:
         output = self._module.whole_output(self.wrapped(args, kwargs))
         with autocast(self.case.precision, self.case.device_type):
             return _terms(*self.workload.loss(output, to_device(targets, device)))
+
+    def loss_sum(self, batch: Batch) -> float:
+        """The loss of a micro-batch, summed; nothing is trained."""
+        with torch.no_grad():
+            return float(self._forward(batch)[0])
 
     def observe(self) -> list[int]:
         """A list that gets the samples of every forward from now on, replica by replica."""

@@ -26,6 +26,8 @@ def parity_error(trace: Trace) -> Iterable[Value]:
 def _notes(parity: ParityTrace) -> Iterable[str]:
     if parity.lossy:
         yield "lossy levers round on purpose, so there is no verdict"
+    if parity.undecided:
+        yield f"no verdict: {parity.undecided}"
     if parity.double:
         yield "in float64, where rounding at the edge of a ReLU cannot grow"
     if unused := parity.unused_parameters:

@@ -118,7 +118,8 @@ class ParityTrace:
     """Distance of a strategy's training from the one-device reference, after 3 SGD steps.
 
     lossy: a lever rounds on purpose, so the distance gets no verdict; double: trained in float64;
-    unused: parameters that do not move on one device either.
+    unused: parameters that do not move on one device either. Of a miss only: blame, what is wrong with
+    the model rather than the strategy; undecided, why the model allows no verdict.
     """
 
     error: float
@@ -126,6 +127,8 @@ class ParityTrace:
     double: bool = False
     unmoved_parameters: tuple[str, ...] = ()
     unused_parameters: tuple[str, ...] = ()
+    blame: str | None = None
+    undecided: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,13 @@ def test_parity_is_joined_at_fp32_and_at_the_own_precision(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("value", "note", "status"),
-    [(math.nan, None, "missed"), (None, None, "missed"), (0.5, "lossy: powersgd", "no verdict"), (0.5, "x", "missed")],
+    [
+        (math.nan, None, "missed"),
+        (None, None, "missed"),
+        (0.5, "lossy: powersgd", "no verdict"),
+        (0.5, "no verdict: the forward draws random numbers; in float64", "no verdict"),
+        (0.5, "x", "missed"),
+    ],
 )
 def test_parity_without_a_number_is_a_miss_and_a_lossy_lever_has_no_verdict(
     tmp_path: Path, value: float | None, note: str | None, status: str
@@ -107,6 +113,18 @@ def test_parity_without_a_number_is_a_miss_and_a_lossy_lever_has_no_verdict(
     writer.add(check, [sample(check, "parity_error", value, note=note)])
     (result,) = case_results(read_run(writer.folder))
     assert result.parity.status == status and result.parity.reason
+
+
+def test_a_miss_without_a_number_has_the_reason_of_its_launch(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, made_run(), METRICS)
+    case = made_case("ddp", 2, 64, precision="fp32")
+    launch = made_launch(case, 0, 0)
+    writer.add(launch, made_up.timed(launch, 100.0))
+    parity_case = replace(case, purpose="parity", global_batch_size=8)
+    check = made_launch(parity_case, 0, 1, status="error", reason="the loss is nan on one device too")
+    writer.add(check, [sample(check, "parity_error", math.nan, note="in float64")])
+    (result,) = case_results(read_run(writer.folder))
+    assert (result.parity.status, result.parity.reason) == ("missed", "the loss is nan on one device too")
 
 
 @pytest.mark.parametrize("status", ["ok?", "OK", ""])

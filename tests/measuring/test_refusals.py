@@ -13,7 +13,8 @@ from bench.measuring.causes import first_cause
 from bench.measuring.control import Failure
 from bench.measuring.launch import LaunchResult, RoundPlan, time_case
 from bench.measuring.launcher import Launcher
-from bench.measuring.parity import clearly_moved, parity_case, parity_of, rate_for, settle
+from bench.measuring.parity import clearly_moved, parity_case, parity_of
+from bench.measuring.parity_steps import rate_for, settle
 from bench.measuring.steady import WarmupRule
 from bench.measuring.tasks import Job
 from bench.schema import PARITY_LIMIT

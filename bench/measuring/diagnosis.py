@@ -1,0 +1,174 @@
+"""Is the model to blame for a missed parity, or the strategy? Looked at on rank 0, after a miss only.
+
+Parity compares two trainings, and so takes for granted that a model trains alike twice on one device,
+and that the loss of a batch is the sum of the losses of its parts. Each check here looks at one of these.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.measuring.control import Message
+from bench.measuring.step import StepBatch, Trainer, built, fetch
+from bench.measuring.tasks import Job
+from bench.schema import PARITY_LIMIT
+from bench.structure import tensors_of
+
+SAMPLES = 16
+"""Samples fetched twice: a flip of each with one half would go unseen once in 2**16."""
+LOSS_LIMIT = 1e-3
+"""Relative difference of a batch's loss and the sum of its parts'; float32 gives about 1e-6."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneDevice:
+    """The reference, and what it takes to train it again.
+
+    job: with the reference's case; batches: the same global batches, each in so many equal pieces; losses: of each
+    step, over the whole batch; weights: after the last; error_of: parity error of other weights against these.
+    """
+
+    job: Job
+    trainer: Callable[[], Trainer]
+    batches: Callable[[int], Sequence[StepBatch]]
+    losses: Sequence[float]
+    weights: Mapping[str, Tensor]
+    error_of: Callable[[Mapping[str, Tensor]], float]
+
+
+def diagnose(alone: OneDevice) -> Message:
+    """`blame`: what is wrong with the model, and the remedy. `undecided`: why no verdict is possible. Or nothing."""
+    try:
+        blame = _not_finite(alone) or _other_weights(alone) or _other_samples(alone)
+        if blame is None and (reason := _random_forward(alone)):
+            return {"undecided": reason}
+        blame = blame or _no_sum(alone)
+    except Exception as error:  # the figure of the miss must not be lost with it
+        blame = f"whether the model or the strategy is to blame is not known, the search failed: {error!r}"
+    return {} if blame is None else {"blame": blame}
+
+
+def _not_finite(alone: OneDevice) -> str | None:
+    for step, loss in enumerate(alone.losses, start=1):
+        if not math.isfinite(loss):
+            return _no_number(alone, f"the loss is {loss} on one device too, in step {step}")
+    if not all(bool(weight.isfinite().all()) for weight in alone.weights.values()):
+        return _no_number(alone, "a gradient is not finite on one device either")
+    return None
+
+
+def _no_number(alone: OneDevice, fact: str) -> str:
+    rate = alone.job.workload().parity_learning_rate
+    lower = "" if rate is None else f", or lower parity_learning_rate ({rate:g})"
+    return f"{fact}; look for a division by 0, a logarithm or root of 0, or an input that is not finite{lower}"
+
+
+def _other_weights(alone: OneDevice) -> str | None:
+    """Where two builds from one seed differ."""
+    first, second = (_weights_of_a_build(alone.job, number) for number in (1, 2))
+    different = [name for name in {**first, **second} if not _same(first.get(name), second.get(name))]
+    if not different:
+        return None
+    return (
+        f"build() is not reproducible: built twice from one seed, {len(different)} weights differ "
+        f"({', '.join(different[:4])}); draw their start from torch's random numbers alone, or seed your own generator"
+    )
+
+
+def _weights_of_a_build(job: Job, number: int) -> dict[str, Tensor]:
+    _stir(job, number)
+    torch.manual_seed(job.seed)
+    model = built(job.workload())
+    return dict(chain(model.named_parameters(), model.named_buffers()))
+
+
+def _other_samples(alone: OneDevice) -> str | None:
+    """Where a sample fetched again, in another order, is another one: other ranks see other data then."""
+    job = alone.job
+    indices = range(min(SAMPLES, job.source.num_samples))
+    first, again = _samples(job, 1, indices), _samples(job, 2, indices[::-1])
+    for index in indices:
+        one, other = tensors_of(first[index]), tensors_of(again[index])
+        if len(one) != len(other) or not all(map(_same, one, other)):
+            return (
+                f"the data is not reproducible: sample {index} is another one when it is fetched again; make "
+                "example(), dataset() and collate() give every process the same, with every generator of your own "
+                "seeded from the index"
+            )
+    return None
+
+
+def _samples(job: Job, number: int, indices: Sequence[int]) -> dict[int, Any]:
+    _stir(job, number)
+    workload = job.workload()
+    dataset = workload.dataset(job.source, job.seed)
+    return {index: fetch(workload, dataset, [index], pin=False) for index in indices}
+
+
+def _random_forward(alone: OneDevice) -> str | None:
+    """Where training again, or another forward, gives something else on one device too."""
+    batches, trainer = alone.batches(1), alone.trainer()
+    _stir(alone.job, 1)
+    for batch in batches:
+        trainer.step(batch)
+    apart = alone.error_of(trainer.full_parameters())
+    if not apart <= PARITY_LIMIT:
+        return (
+            "the forward draws random numbers (dropout without training=self.training, noise, a random mask): one "
+            f"device alone, with another state of the generators, is {apart:.2g} from itself"
+        )
+    once, twice = (trainer.loss_sum(alone.batches(1)[0].micro_batches[0]) for _ in range(2))
+    if _apart(once, twice) > PARITY_LIMIT:
+        return (
+            "the forward draws random numbers from a generator of its own, or keeps a state: on one device, the same "
+            f"batch has a loss of {once:.6g}, then of {twice:.6g}"
+        )
+    return None
+
+
+def _no_sum(alone: OneDevice) -> str | None:
+    """Where the loss of a batch is not the sum of the losses of its halves, or of its samples if it is odd."""
+    samples = alone.job.case.global_batch_size
+    if samples < 2:
+        return None
+    trainer = alone.trainer()
+    whole = trainer.loss_sum(alone.batches(1)[0].micro_batches[0])
+    pieces = alone.batches(2 if samples % 2 == 0 else samples)[0].micro_batches
+    parts = [trainer.loss_sum(piece) for piece in pieces]
+    if _apart(whole, *parts) <= LOSS_LIMIT:
+        return None
+    return (
+        f"the loss of a batch of {samples} is {whole:.6g}, but those of its {len(parts)} parts add up to "
+        f"{sum(parts):.6g}; loss() must return the sum over samples, not a mean, and neither loss() nor the model may "
+        "couple the samples of a batch"
+    )
+
+
+def _apart(whole: float, *parts: float) -> float:
+    """Relative difference of a loss and the sum of its parts."""
+    scale = max(abs(whole), sum(abs(part) for part in parts))
+    return abs(whole - sum(parts)) / scale if scale else 0.0
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Equal in every bit that counts; not a number is itself."""
+    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def _stir(job: Job, number: int) -> None:
+    """Bring every global random generator into a state that no training starts from."""
+    state = (job.seed + number) % 2**32
+    torch.manual_seed(state)
+    random.seed(state)
+    np.random.seed(state)
