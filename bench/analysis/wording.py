@@ -148,6 +148,9 @@ def checks(data: RunData, summaries: Iterable[WorkloadSummary]) -> tuple[Check, 
         "Parity missed: it does not train what one device trains": [
             f"{name}: {row.parity.reason}" for name, row in rows if row.parity.status == "missed"
         ],
+        "Parity without a verdict": [
+            f"{name}: {row.parity.reason}" for name, row in rows if row.parity.status == "no verdict"
+        ],
         "Parity not known: its check did not end ok, or did not run": [
             f"{name}: {row.parity.reason or row.parity.status or 'not checked'}"
             for name, row in rows
