@@ -130,7 +130,7 @@ def choose_workloads(options: RunOptions) -> list[str]:
     """
     own = [workloads.find(address).name for address in options.own_workloads]
     if options.workloads is None:
-        return own or workloads.registry.names()
+        return own or [known.name for known in workloads.registry if known.address is None]
     names = _parts(options.workloads, "--workloads")
     for name in names:
         workloads.registry.get(name)

@@ -275,3 +275,9 @@ def test_default_plans_fit_into_the_time_that_was_promised() -> None:
         cases = [case for name in plan.workloads for case in plan.comparison(name)]
         seconds = plan.expected_seconds(plan.launches * len(cases), len(plan.parity_cases(cases)))
         assert seconds <= 1.1 * 60 * minutes, f"{len(cases)} cases, {seconds / 60:.0f} minutes"
+
+
+def test_a_class_found_elsewhere_does_not_join_the_suites_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = plan_of(cpu()).workloads
+    monkeypatch.setattr(workloads.registry.get("mnist_cnn"), "address", "file.py:Somebody")
+    assert plan_of(cpu()).workloads == tuple(name for name in before if name != "mnist_cnn")
