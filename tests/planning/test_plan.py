@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench import workloads
 from bench.measuring.machine import Machine
 from bench.planning.plan import reason_to_skip
 from bench.planning.presets import PRESETS
