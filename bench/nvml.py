@@ -92,6 +92,22 @@ class Nvml:
         count = self.ask("nvmlDeviceGetCount").value or 0
         return [self.ask("nvmlDeviceGetHandleByIndex", index) for index in range(count)]
 
+    def parts(self, handle: Any) -> list[Any]:
+        """Handles of the MIG devices on a GPU; empty where it is not divided."""
+        places = range(self.ask("nvmlDeviceGetMaxMigDeviceCount", handle).value or 0)
+        found = [self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, place).value for place in places]
+        return [part for part in found if part is not None]
+
+    def memory(self, handle: Any) -> tuple[Answer, bool]:
+        """Total, free and used bytes, and whether the driver's own part is kept apart as `reserved`.
+
+        It is in the second version of the query, and counts as used in the first, which older drivers have.
+        """
+        version = getattr(self.constants, "nvmlMemory_v2", None)
+        answer = self.ask("nvmlDeviceGetMemoryInfo", handle, version) if version is not None else Answer()
+        apart = answer.value is not None
+        return (answer, True) if apart else (self.ask("nvmlDeviceGetMemoryInfo", handle), False)
+
     def _undecoded(self, call: Any, arguments: tuple[Any, ...]) -> Answer:
         """The same query without the binding's strict decoding: names may hold odd bytes."""
         try:
@@ -105,6 +121,12 @@ class Nvml:
             return str(self.constants.NVMLError(code))
         except Exception:  # the text comes from the library too
             return f"NVML error {code}"
+
+
+def bare_uuid(uuid: str) -> str:
+    """A UUID as CUDA tells it: without the kind of device that NVML writes before it, in small letters."""
+    prefix = next((prefix for prefix in UUID_PREFIXES if uuid.startswith(prefix)), "")
+    return uuid.removeprefix(prefix).lower()
 
 
 @contextmanager

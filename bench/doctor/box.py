@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.host import cpu_cores
-from bench.nvml import UUID_PREFIXES, Nvml, NvmlUnavailable, nvml_session
+from bench.nvml import Nvml, NvmlUnavailable, nvml_session
 from bench.schema import Device
 
 
@@ -172,9 +172,7 @@ def read_gpus(nvml: Nvml) -> tuple[Gpu, ...]:
 
 
 def _mig_uuids(nvml: Nvml, handle: Any) -> tuple[str, ...]:
-    count = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", handle).value or 0
-    slots = [nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index).value for index in range(count)]
-    uuids = [nvml.ask("nvmlDeviceGetUUID", slot).value for slot in slots if slot is not None]
+    uuids = [nvml.ask("nvmlDeviceGetUUID", part).value for part in nvml.parts(handle)]
     return tuple(uuid for uuid in uuids if uuid is not None)
 
 
@@ -183,9 +181,3 @@ def sysfs_address(bus_id: str | bytes) -> str:
     text = bus_id.decode(errors="replace") if isinstance(bus_id, bytes) else bus_id
     domain, _, rest = text.lower().partition(":")
     return f"{domain[-4:]}:{rest}"
-
-
-def bare_uuid(uuid: str) -> str:
-    """The UUID without what says its kind: CUDA leaves that out."""
-    prefix = next((prefix for prefix in UUID_PREFIXES if uuid.startswith(prefix)), "")
-    return uuid[len(prefix) :].lower()

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any
 
-from bench.doctor.box import Box, Gpu, bare_uuid
+from bench.doctor.box import Box, Gpu
 from bench.doctor.findings import Note, check, gib, info, ok, problem, warning
-from bench.nvml import Answer, Nvml
+from bench.nvml import MOST_BYTES, Answer, Nvml, bare_uuid
 
 AREA = "gpus"
 DISPLAY = re.compile(
@@ -18,7 +18,6 @@ DISPLAY = re.compile(
 )
 # An idle GPU shows some MiB, or a few hundred where a daemon keeps a context.
 UNEXPLAINED_BYTES = 512 * 2**20
-MOST_BYTES = 2**50
 MEMORY_REMEDY = "end these programs, or choose other GPUs with CUDA_VISIBLE_DEVICES"
 
 
@@ -143,11 +142,9 @@ def _memory(nvml: Nvml, gpu: Gpu) -> Note:
 
 def memory_info(nvml: Nvml, gpu: Gpu) -> tuple[Answer, str]:
     """NVML's memory figures, and where they leave the part that the driver keeps for itself."""
-    version = getattr(nvml.constants, "nvmlMemory_v2", None)
-    answer = nvml.ask("nvmlDeviceGetMemoryInfo", gpu.handle, version) if version is not None else Answer()
-    if answer.value is not None:
-        return _believable(answer), f"{gib(answer.value.reserved)} kept by the driver"
-    return _believable(nvml.ask("nvmlDeviceGetMemoryInfo", gpu.handle)), "what the driver keeps counts as used"
+    answer, apart = nvml.memory(gpu.handle)
+    kept = f"{gib(answer.value.reserved)} kept by the driver" if apart else "what the driver keeps counts as used"
+    return _believable(answer), kept
 
 
 def _believable(answer: Answer) -> Answer:

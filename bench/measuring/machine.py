@@ -19,7 +19,7 @@ from bench.errors import UnknownNameError, UsageError
 from bench.host import cpu_cores, cpu_name
 from bench.measuring.control import Channel
 from bench.measuring.launcher import Launcher, LaunchError
-from bench.nvml import MOST_BYTES, UUID_PREFIXES, Nvml, NvmlUnavailable, nvml_session
+from bench.nvml import MOST_BYTES, UUID_PREFIXES, Nvml, NvmlUnavailable, bare_uuid, nvml_session
 from bench.schema import Device, DeviceType
 
 DESCRIBE_SECONDS = 60.0
@@ -76,7 +76,9 @@ class NvmlView:
 
     def device(self, uuid: str | None) -> NvmlDevice | None:
         """The device of this UUID, which may lack its prefix."""
-        return next((device for device in self.devices if uuid is not None and _bare(device.uuid) == _bare(uuid)), None)
+        return next(
+            (device for device in self.devices if uuid is not None and bare_uuid(device.uuid) == bare_uuid(uuid)), None
+        )
 
 
 def nvml_view() -> NvmlView:
@@ -98,33 +100,25 @@ def nvml_view() -> NvmlView:
 def _nvml_devices(nvml: Nvml, handles: list[Any]) -> Iterator[NvmlDevice]:
     """Each GPU, and the MIG devices on it."""
     for handle in handles:
-        places = range(nvml.ask("nvmlDeviceGetMaxMigDeviceCount", handle).value or 0)
-        parts = [nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, place).value for place in places]
-        for device in (handle, *parts):
-            uuid = nvml.ask("nvmlDeviceGetUUID", device).value if device is not None else None
+        for device in (handle, *nvml.parts(handle)):
+            uuid = nvml.ask("nvmlDeviceGetUUID", device).value
             if uuid is not None:
                 yield _with_memory(nvml, device, uuid)
 
 
 def _with_memory(nvml: Nvml, handle: Any, uuid: str) -> NvmlDevice:
-    """Memory by the second version of the query; by the first one where a driver has no other."""
-    version = getattr(nvml.constants, "nvmlMemory_v2", None)
-    memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle, version).value if version is not None else None
-    if memory is not None:
-        used, reserved = _possible(memory.used), _possible(memory.reserved)
-        return NvmlDevice(uuid=uuid, memory_used_bytes=used, memory_reserved_bytes=reserved)
-    memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle).value
-    used = _possible(memory.used) if memory is not None else None
-    return NvmlDevice(uuid=uuid, memory_used_bytes=used, v1=used is not None)
+    answer, apart = nvml.memory(handle)
+    if answer.value is None:
+        return NvmlDevice(uuid=uuid)
+    used = _possible(answer.value.used)
+    reserved = _possible(answer.value.reserved) if apart else None
+    return NvmlDevice(
+        uuid=uuid, memory_used_bytes=used, memory_reserved_bytes=reserved, v1=not apart and used is not None
+    )
 
 
 def _possible(size: int) -> int | None:
     return size if size <= MOST_BYTES else None
-
-
-def _bare(uuid: str) -> str:
-    """A UUID without the kind of device that NVML writes before it."""
-    return next((uuid.removeprefix(prefix) for prefix in UUID_PREFIXES if uuid.startswith(prefix)), uuid)
 
 
 def describe_cuda(job: None, channel: Channel) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,6 @@ pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
 USAGE_ERROR, OK = 4, 0
 CPU = ("--device-type", "cpu")
-
-
-@pytest.fixture
-def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    """The suite's scenarios and conftest.py in a folder of their own."""
-    shutil.copytree(ROOT / "scenarios", pytester.path / "scenarios", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "conftest.py", pytester.path)
-    return pytester
 
 
 def run(suite: pytest.Pytester, *arguments: str) -> pytest.RunResult:
