@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bench.measuring.control import Message
 from bench.measuring.step import StepBatch, Trainer, built, fetch
@@ -34,7 +35,8 @@ class OneDevice:
     """The reference, and what it takes to train it again.
 
     job: with the reference's case; batches: the same global batches, each in so many equal pieces; losses: of each
-    step, over the whole batch; weights: after the last; error_of: parity error of other weights against these.
+    step, over the whole batch; weights: after the last; error_of: parity error of other weights against these;
+    whole_parameters: as the strategy has it.
     """
 
     job: Job
@@ -43,6 +45,7 @@ class OneDevice:
     losses: Sequence[float]
     weights: Mapping[str, Tensor]
     error_of: Callable[[Mapping[str, Tensor]], float]
+    whole_parameters: bool
 
 
 def diagnose(alone: OneDevice) -> Message:
@@ -51,7 +54,7 @@ def diagnose(alone: OneDevice) -> Message:
         blame = _not_finite(alone) or _other_weights(alone) or _other_samples(alone)
         if blame is None and (reason := _random_forward(alone)):
             return {"undecided": reason}
-        blame = blame or _no_sum(alone)
+        blame = blame or _no_sum(alone) or (None if alone.whole_parameters else _reads_parameters(alone))
     except Exception as error:  # the figure of the miss must not be lost with it
         blame = f"whether the model or the strategy is to blame is not known, the search failed: {error!r}"
     return {} if blame is None else {"blame": blame}
@@ -150,6 +153,20 @@ def _no_sum(alone: OneDevice) -> str | None:
         f"the loss of a batch of {samples} is {whole:.6g}, but those of its {len(parts)} parts add up to "
         f"{sum(parts):.6g}; loss() must return the sum over samples, not a mean, and neither loss() nor the model may "
         "couple the samples of a batch"
+    )
+
+
+def _reads_parameters(alone: OneDevice) -> str | None:
+    """Where the forward reads the model's parameters(), under a strategy where they are not whole."""
+    trainer, batch = alone.trainer(), alone.batches(1)[0].micro_batches[0]
+    read = nn.Module.named_parameters
+    with patch.object(nn.Module, "named_parameters", autospec=True, side_effect=read) as reading:
+        trainer.loss_sum(batch)
+    if not reading.called:
+        return None
+    return (
+        "the forward reads the model's own parameters(), which are not whole under this strategy: a replica of "
+        "DataParallel has none, and FSDP holds shards; read weights by their names, where their own module runs"
     )
 
 

@@ -29,13 +29,13 @@ from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 from bench.errors import BenchError
 from bench.measuring.causes import Exit, first_cause
 from bench.measuring.control import Address, Channel, Control, Message, serve
+from bench.measuring.logs import Logs
 from bench.schema import Outcome
 
 PRELOAD = ("bench.measuring.tasks", "torchvision", "transformers", "transformers.models.bert.modeling_bert", "pytest")
 # A wait for replies polls the store (70 us a look), ever less often; a worker's end wakes it at once.
 FIRST_POLL_SECONDS, LAST_POLL_SECONDS = 0.0002, 0.01
 GRACE_SECONDS = 2.0
-LOG_LINES = 30
 F_SETSIG = 10
 
 Task: TypeAlias = Callable[[Any, Channel], None]
@@ -47,29 +47,6 @@ class LaunchError(BenchError):
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason or outcome.status)
         self.outcome = outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Logs:
-    """Files that take what the workers of one launch print."""
-
-    folder: str
-    prefix: str
-
-    def path(self, rank: int) -> Path:
-        return Path(self.folder, f"{self.prefix}-{rank}.log")
-
-    def tail(self, rank: int) -> str:
-        """The last lines that a rank printed, with a heading; empty when it printed nothing."""
-        try:
-            lines = self.path(rank).read_text(errors="replace").splitlines()[-LOG_LINES:]
-        except OSError:
-            return ""
-        return "\n".join([f"--- last output of rank {rank} ---", *lines]) if lines else ""
-
-    def remove(self, world_size: int) -> None:
-        for rank in range(world_size):
-            self.path(rank).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +64,7 @@ def run_worker(rank: int, worker: Worker) -> None:
     """Entry point of every worker process. It leaves without teardown code that could fail or hang."""
     os.setsid()
     _die_with_driver()
-    _print_into(worker.logs.path(rank))
+    worker.logs.take_output(rank)
     torch.set_num_threads(worker.threads)
     channel = Channel(worker.address, rank)
     try:
@@ -98,13 +75,6 @@ def run_worker(rank: int, worker: Worker) -> None:
         channel.fail(error)
         _leave(1)
     _leave(0)
-
-
-def _print_into(log: Path) -> None:
-    """Send stdout and stderr, those of C libraries too, into a file: the terminal belongs to the driver."""
-    with open(log, "ab", buffering=0) as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
 
 
 def _leave(status: int) -> None:
@@ -189,8 +159,12 @@ class Session:
         ranks = self._failing()
         failures = [failure for failure in self._control.failures() if failure.rank in ranks]
         outcome = first_cause(failures, [self._exits[rank] for rank in ranks & self._exits.keys()], self._control.phase)
-        said = self._logs.tail(outcome.rank or 0)
-        return replace(outcome, traceback="\n".join(filter(None, [outcome.traceback, said])) or None)
+        rank, reason = outcome.rank or 0, outcome.reason
+        words = None if outcome.traceback else self._logs.last_words(rank)
+        if words is not None:
+            reason = f"{reason}; its last words: {words}"
+        said = [f"--- last output of rank {rank} ---", *lines] if (lines := self._logs.lines(rank)) else []
+        return replace(outcome, reason=reason, traceback="\n".join(filter(None, [outcome.traceback, *said])) or None)
 
     def _timed_out(self) -> Outcome:
         phases = [f"rank {rank}: {self._control.phase(rank)}" for rank in range(self._control.world_size)]

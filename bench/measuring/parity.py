@@ -81,11 +81,13 @@ def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
             compared = _compare(reference, trained.weights)
             if not levers.lossy(case) and not compared["error"] <= PARITY_LIMIT:  # type: ignore[operator]
                 channel.phase("cause of the miss")
-                compared = {**compared, **_cause(alone_job, alone, way, reference, trained.weights)}
+                compared = {**compared, **_cause(job, alone_job, alone, way, reference, trained.weights)}
         channel.reply({**compared, "double": way.double, "seen": list(trained.seen), "expected": expected_shares(case)})
 
 
-def _cause(job: Job, alone: Place, way: Way, reference: Trained, trained: Mapping[str, Tensor]) -> Message:
+def _cause(
+    checked: Job, job: Job, alone: Place, way: Way, reference: Trained, trained: Mapping[str, Tensor]
+) -> Message:
     """What a look at the model says of a miss, see `diagnose`."""
 
     def batches(pieces: int) -> list[StepBatch]:
@@ -99,6 +101,7 @@ def _cause(job: Job, alone: Place, way: Way, reference: Trained, trained: Mappin
             losses=reference.losses,
             weights=reference.weights,
             error_of=partial(_error, reference),
+            whole_parameters=strategies.registry.get(checked.case.strategy).whole_parameters,
         )
     )
     moved = any(not torch.equal(weight, reference.start[name]) for name, weight in trained.items())

@@ -183,6 +183,7 @@ class Trainer:
             raise
         self.optimizer = (optimizer or workload.optimizer)(self.wrapped.parameters())
         self._loss_scale = strategy.loss_scale(case)
+        self._first = True
 
     def step(self, batch: StepBatch) -> Tensor:
         """Train one global batch. Returns this process's summed loss and weight, shape (2,), on its device.
@@ -217,7 +218,11 @@ class Trainer:
         args, kwargs, targets = batch if host else to_device(batch, device)
         output = self._module.whole_output(self.wrapped(args, kwargs))
         with autocast(self.case.precision, self.case.device_type):
-            return _terms(*self.workload.loss(output, to_device(targets, device)))
+            loss_sum, weight = self.workload.loss(output, to_device(targets, device))
+        if self._first:
+            self._first = False
+            self.strategy.check_loss(self.case, output, loss_sum)
+        return _terms(loss_sum, weight)
 
     def loss_sum(self, batch: Batch) -> float:
         """The loss of a micro-batch, summed; nothing is trained."""

@@ -8,7 +8,6 @@ and `parameters()` is empty, so that what breaks under DataParallel on CUDA brea
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -134,38 +133,6 @@ def check_gatherable(output: Any) -> None:
             f"DataParallel cannot gather an output of type {type(output).__name__}; return tensors in tuples, "
             "lists or dicts, or compute the loss inside the replicas (loss_on=replica)"
         )
-
-
-# What torch.cat, and the gather of CUDA tensors, say where only dimension 0 may differ.
-UNJOINED = ("Sizes of tensors must match except in dimension 0", "Gather got an input of invalid size")
-
-
-def replica_refusal(error: Exception) -> str | None:
-    """Why DataParallel, torch's or this one, cannot take a model that fails so; None for any other failure.
-
-    torch raises a replica's exception again under its own type, with the text of where it was raised.
-    """
-    text = str(error)
-    if isinstance(error, TypeError) and ("DataParallel cannot gather" in text or _raised_in(error, "gather_map")):
-        said = text if "DataParallel cannot gather" in text else f"DataParallel cannot gather this output ({text})"
-        return f"{said.partition(';')[0]}; use loss_on=replica, which gathers the loss alone"
-    if isinstance(error, RuntimeError) and any(words in text for words in UNJOINED):
-        return (
-            f"DataParallel joins the replicas' outputs along dimension 0, where this model has no samples "
-            f"({text.splitlines()[0]}); use loss_on=replica, which gathers the loss alone"
-        )
-    if isinstance(error, StopIteration) or (isinstance(error, RuntimeError) and "StopIteration" in text):
-        return (
-            "the model reads its own parameters() in its forward, as next(self.parameters()) does, and a replica has "
-            "none: its weights are plain attributes; read device and dtype from an input or from one weight by its name"
-        )
-    return None
-
-
-def _raised_in(error: Exception, function: str) -> bool:
-    """Whether a function of this name in torch's scatter_gather.py was at work."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(frame.name == function and frame.filename.endswith("scatter_gather.py") for frame in frames)
 
 
 def _length(shape: torch.Size) -> int:

@@ -36,6 +36,10 @@ FSDP_WORDS = {
     "support non-contiguous parameters": "it cannot shard a parameter that is not contiguous; call contiguous() on it",
     "from the 'Sparse": "it cannot reduce sparse gradients; build the embedding with sparse=False",
     "not implemented for sparse tensors": "it cannot reduce sparse gradients; build the embedding with sparse=False",
+    "got mixed torch.Tensor and DTensor": (
+        "the forward reads the parameters of a block while that block does not run, when they are shards; read them "
+        "inside the block, or leave it out of the workload's blocks()"
+    ),
     "do not implement forward": (
         "a block of the workload is a list or dictionary of modules, which nobody calls; name the modules in it"
     ),

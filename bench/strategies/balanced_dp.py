@@ -12,9 +12,9 @@ from torch.nn.parallel.parallel_apply import parallel_apply
 
 from bench.balance import split_sizes
 from bench.schema import Case
-from bench.strategies._host_replicas import HostDataParallel, replica_refusal
-from bench.strategies.base import Context, Option, Strategy, register, whole_micro_batch
-from bench.strategies.dp import LOSS_ON
+from bench.strategies._host_replicas import HostDataParallel
+from bench.strategies._replicas import LOSS_ON, ReplicaStrategy
+from bench.strategies.base import Context, Option, register, whole_micro_batch
 from bench.structure import samples_in, split_structure
 
 AUTO = "auto"
@@ -75,11 +75,9 @@ class BalancedDataParallel(nn.DataParallel[nn.Module]):
 
 
 @register
-class BalancedDP(Strategy):
+class BalancedDP(ReplicaStrategy):
     name = "balanced_dp"
     summary = "DataParallel with fewer samples on GPU 0 (gpu0_bsz)"
-    one_process = True
-    scatters = True
     options = (GPU0_BSZ, LOSS_ON)
 
     def gpu0_bsz(self, case: Case) -> int:
@@ -105,15 +103,6 @@ class BalancedDP(Strategy):
     def parity_samples_per_device(self, case: Case) -> int:
         text = case.setting("gpu0_bsz")
         return 2 if text is None or text == AUTO else max(2, int(text))
-
-    def emulated(self, case: Case) -> bool:
-        return case.device_type == "cpu"
-
-    def loss_inside(self, case: Case) -> bool:
-        return self.option(case, "loss_on") == "replica"
-
-    def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
-        return super().refusal(error, wrapped) or replica_refusal(error)
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         case, gpu0_bsz = context.case, self.gpu0_bsz(context.case)

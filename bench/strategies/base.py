@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,8 @@ class Strategy(ABC):
     one_process: ClassVar[bool] = False
     scatters: ClassVar[bool] = False
     """The wrapped module takes the whole micro-batch from the host and splits it itself."""
+    whole_parameters: ClassVar[bool] = True
+    """While a forward runs, the model's `parameters()` are all there, and whole."""
     options: ClassVar[tuple[Option, ...]] = ()
 
     def world_size(self, case: Case) -> int:
@@ -129,6 +131,10 @@ class Strategy(ABC):
     def follows_output(self, case: Case) -> bool:
         """The wrapper looks for the tensors in the module's output, to know when the backward pass begins."""
         return False
+
+    def check_loss(self, case: Case, output: Any, loss_sum: Tensor) -> None:
+        """RefusedError where the first step's loss, made of `output`, is none that this strategy trains right."""
+        return None
 
     @abstractmethod
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:

@@ -5,15 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 from bench.schema import Case
-from bench.strategies._host_replicas import HostDataParallel, replica_refusal
-from bench.strategies.base import Context, Option, Strategy, register, whole_micro_batch
-
-LOSS_ON = Option(
-    name="loss_on",
-    default="device0",
-    values=("device0", "replica"),
-    meaning="compute the loss on the output gathered on the first device, or inside each replica",
-)
+from bench.strategies._host_replicas import HostDataParallel
+from bench.strategies._replicas import LOSS_ON, ReplicaStrategy
+from bench.strategies.base import Context, register, whole_micro_batch
 
 
 def torch_chunks(batch_size: int, num_devices: int) -> list[int]:
@@ -26,25 +20,14 @@ def torch_chunks(batch_size: int, num_devices: int) -> list[int]:
 
 
 @register
-class DP(Strategy):
+class DP(ReplicaStrategy):
     name = "dp"
     summary = "torch.nn.DataParallel; on CPU, host replicas that follow its four phases"
-    one_process = True
-    scatters = True
     options = (LOSS_ON,)
 
     def chunk_sizes(self, case: Case) -> tuple[int, ...]:
         chunks = torch_chunks(whole_micro_batch(case), case.num_devices)
         return tuple(chunks + [0] * (case.num_devices - len(chunks)))
-
-    def emulated(self, case: Case) -> bool:
-        return case.device_type == "cpu"
-
-    def loss_inside(self, case: Case) -> bool:
-        return self.option(case, "loss_on") == "replica"
-
-    def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
-        return super().refusal(error, wrapped) or replica_refusal(error)
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         if context.case.device_type == "cpu":

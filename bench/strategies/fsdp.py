@@ -10,6 +10,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from bench.schema import Case
+from bench.strategies._agreement import Agreement
 from bench.strategies._sharing import fsdp_refusal, refuse_shared
 from bench.strategies.base import Context, Option, Strategy, register
 
@@ -19,24 +20,42 @@ RESHARD_AFTER_FORWARD = Option(
     values=("on", "off"),
     meaning="free a block's full parameters after its forward and gather them again for its backward",
 )
+REDUCE_UNUSED = Option(
+    name="reduce_unused_parameters",
+    default="off",
+    values=("off", "on"),
+    meaning="reduce zeros for parameters that got no gradient on this rank, for models whose ranks use different ones",
+)
+SETTER = "set_reduce_scatter_unused_params"
 
 
 @register
 class FSDP(Strategy):
     name = "fsdp"
     summary = "torch.distributed.fsdp.fully_shard (FSDP2)"
-    options = (RESHARD_AFTER_FORWARD,)
+    whole_parameters = False
+    options = (RESHARD_AFTER_FORWARD, REDUCE_UNUSED)
+
+    def unsupported(self, case: Case) -> str | None:
+        if self.option(case, REDUCE_UNUSED.name) == "on" and not hasattr(FSDPModule, SETTER):
+            return f"{REDUCE_UNUSED.name}=on needs FSDPModule.{SETTER}, which this torch does not have; 2.14 has it"
+        return None
 
     def follows_output(self, case: Case) -> bool:
         return True
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         refuse_shared(model, context.blocks)
+        agreement = Agreement(model, context)
         reshard = self.option(context.case, "reshard_after_forward") == "on"
+        unused = self.option(context.case, REDUCE_UNUSED.name) == "on"
         for block in context.blocks:
             fully_shard(block, mesh=context.mesh, reshard_after_forward=reshard)
         # The root owns what is in no block; tied weights stay together there, and stay tied.
         sharded: nn.Module = fully_shard(model, mesh=context.mesh)  # type: ignore[assignment]
+        if unused:
+            getattr(sharded, SETTER)(True)
+        agreement.attach(sharded, context.blocks, whole_blocks=unused)
         return sharded
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from bench.schema import Case
+from bench.strategies._agreement import Agreement
 from bench.strategies._sharing import fsdp_refusal, refuse_shared
 from bench.strategies.base import Context, Option, Strategy, register
 
@@ -25,6 +26,7 @@ SHARDING_STRATEGY = Option(
 class FSDP1(Strategy):
     name = "fsdp1"
     summary = "torch.distributed.fsdp.FullyShardedDataParallel (FSDP1)"
+    whole_parameters = False
     options = (SHARDING_STRATEGY,)
 
     def follows_output(self, case: Case) -> bool:
@@ -32,8 +34,8 @@ class FSDP1(Strategy):
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         refuse_shared(model, context.blocks)
-        blocks = set(context.blocks)
-        return FullyShardedDataParallel(
+        agreement, blocks = Agreement(model, context), set(context.blocks)
+        wrapped = FullyShardedDataParallel(
             model,
             sharding_strategy=ShardingStrategy[self.option(context.case, "sharding_strategy").upper()],
             auto_wrap_policy=CustomPolicy(lambda module: module in blocks),
@@ -41,6 +43,9 @@ class FSDP1(Strategy):
             device_id=context.devices[0],
             use_orig_params=True,
         )
+        outer = {module.module: module for module in FullyShardedDataParallel.fsdp_modules(wrapped)}
+        agreement.attach(wrapped, [outer[block] for block in context.blocks], whole_blocks=True)
+        return wrapped
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
         return super().refusal(error, wrapped) or fsdp_refusal(error)

@@ -90,6 +90,14 @@ def leave_with_4(job: None, channel: Channel) -> None:
     os._exit(4)
 
 
+def abort_with_words(job: None, channel: Channel) -> None:
+    """As an uncaught exception of a C++ library ends a process."""
+    print("terminate called after throwing an instance of 'planted'\n  what():  planted [16 vs 12]\n\n0x00 frames")
+    sys.stdout.flush()
+    channel.phase("planted phase")
+    os.abort()
+
+
 def leave_without_a_reply(job: None, channel: Channel) -> None:
     channel.phase("planted phase")
 

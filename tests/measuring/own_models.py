@@ -168,3 +168,91 @@ class Faulty(PlainNet):
     class model(Net):  # noqa: N801
         def forward(self, x: Tensor) -> Any:
             raise TypeError("'Output' object is not iterable: a fault of the model itself")
+
+
+class Experts(nn.Module):
+    """Each sample goes through one of two experts; an expert that none chose does not run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x: Tensor, choice: Tensor) -> Tensor:
+        y = x.clone()
+        for number, expert in enumerate(self.experts):
+            chosen = choice == number
+            if bool(chosen.any()):
+                y[chosen] = expert(x[chosen]).tanh()
+        return y
+
+
+class SparseExperts(PlainNet):
+    """With two devices of two samples each, every device chooses another expert."""
+
+    class model(Net):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Experts() for _ in range(2))
+
+        def forward(self, x: Tensor, choice: Tensor) -> Any:
+            for layer in self.layers:
+                x = layer(x, choice)
+            return self.head(x)
+
+    def example(self, index: int) -> Batch:
+        return Batch(args=(torch.randn(8), index // 2 % 2), kwargs={}, targets=torch.randint(4, ()))
+
+
+class SkipsLayers(SparseExperts):
+    """A layer runs where a sample asks for it, so that every device runs another one."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor, choice: Tensor) -> Any:
+            for number, layer in enumerate(self.layers):
+                asked = choice == number
+                if bool(asked.any()):
+                    x = torch.where(asked[:, None], layer(x), x)
+            return self.head(x)
+
+
+class SkipsLayersOfTheRoot(SkipsLayers):
+    def blocks(self, model: Any) -> list[nn.Module]:
+        return []
+
+
+class OwnMeanLoss(PlainNet):
+    """The model computes the mean loss of its batch; loss() makes a sum of it again."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor, labels: Tensor) -> Any:
+            return {"loss": nn.functional.cross_entropy(super().forward(x), labels)}
+
+    def example(self, index: int) -> Batch:
+        label = torch.randint(4, ())
+        return Batch(args=(torch.randn(8), label), kwargs={}, targets=label)
+
+    def loss(self, output: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return output["loss"].mean() * len(targets), torch.tensor(float(len(targets)))
+
+
+class OwnPenalty(PlainNet):
+    """Its output holds a penalty on its own parameters(), of which a replica has none."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x), sum(weight.square().sum() for weight in self.parameters())
+
+
+class ScaledByItsNorm(PlainNet):
+    """It scales the output by a norm of its own parameters(), so that nothing shows that it is lost."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x) * (1 + 0.1 * sum(weight.square().sum() for weight in self.parameters()))
+
+
+class SparseLater(SparseExperts):
+    """All devices choose the same expert in the first step, and different ones in the second."""
+
+    def example(self, index: int) -> Batch:
+        return Batch(args=(torch.randn(8), index // 2 % 2 * (index > 3)), kwargs={}, targets=torch.randint(4, ()))

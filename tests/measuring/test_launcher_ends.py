@@ -85,8 +85,14 @@ def test_exit_call_is_told_with_its_status(launcher: Launcher) -> None:
 def test_worker_that_leaves_without_a_word_is_told_with_its_last_output(launcher: Launcher) -> None:
     outcome = outcome_of(launcher, bad_ends.leave_with_4, world_size=1)
     assert (outcome.status, outcome.rank, outcome.phase) == ("error", 0, "planted phase")
-    assert "exit status 4" in str(outcome.reason)
+    assert str(outcome.reason).endswith("exit status 4 before its results arrived; its last words: planted last words")
     assert "planted last words" in str(outcome.traceback)
+
+
+def test_worker_that_a_library_aborts_is_told_with_what_the_library_said(launcher: Launcher) -> None:
+    outcome = outcome_of(launcher, bad_ends.abort_with_words, world_size=1)
+    assert (outcome.status, outcome.rank, outcome.phase) == ("error", 0, "planted phase")
+    assert outcome.reason == "rank 0 was ended by SIGABRT; its last words: planted [16 vs 12]"
 
 
 def test_worker_that_ends_well_but_without_results_is_an_error(launcher: Launcher) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel.scatter_gather import gather
 
 from bench.measuring.causes import first_cause
@@ -26,6 +27,10 @@ from tests.measuring.support import make_case, make_job
 ON_REPLICA = {"loss_on": "replica"}
 FIND_UNUSED = {"find_unused_parameters": "on"}
 STATIC = {"static_graph": "on"}
+REDUCE_UNUSED = {"reduce_unused_parameters": "on"}
+reduces_unused = pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_reduce_scatter_unused_params"), reason="this torch cannot reduce unused parameters"
+)
 SHORT = RoundPlan(rounds=1, round_seconds=0.01, warmup=WarmupRule(tolerance=9, max_rounds=2, max_seconds=1))
 
 # What trains, although somebody might expect that it does not.
@@ -44,6 +49,13 @@ TAKEN: list[tuple[type[Workload], str, dict[str, str]]] = [
     (own_models.UsedTwice, "ddp", STATIC),
     (own_models.SparseGradients, "ddp", {}),
     *((own_models.Normalised, name, {}) for name in ("dp", "ddp", "fsdp")),
+    *((own_models.SparseExperts, name, {}) for name in ("dp", "balanced_dp", "fsdp1")),
+    (own_models.SparseExperts, "ddp", FIND_UNUSED),
+    pytest.param(own_models.SparseExperts, "fsdp", REDUCE_UNUSED, marks=reduces_unused),
+    (own_models.SkipsLayersOfTheRoot, "fsdp1", {}),
+    *((own_models.OwnMeanLoss, name, {}) for name in ("dp", "ddp", "fsdp", "fsdp1")),
+    (own_models.OwnMeanLoss, "balanced_dp", ON_REPLICA),
+    (own_models.ScaledByItsNorm, "ddp", {}),
 ]
 # What does not, with words of the reason and of the remedy.
 REFUSED: list[tuple[type[Workload], str, dict[str, str], str, str]] = [
@@ -63,6 +75,18 @@ REFUSED: list[tuple[type[Workload], str, dict[str, str], str, str]] = [
     (own_models.ScalarParameter, "fsdp1", {}, "a parameter without dimensions", "shape (1,)"),
     (own_models.SparseGradients, "fsdp", {}, "sparse gradients", "sparse=False"),
     (own_models.SparseGradients, "fsdp1", {}, "sparse gradients", "sparse=False"),
+    (own_models.SparseExperts, "fsdp", {}, "layers.0.experts.0.weight", "fsdp:reduce_unused_parameters=on"),
+    (own_models.SparseExperts, "ddp", {}, "some parameters get no gradient", "ddp:find_unused_parameters=on"),
+    (own_models.SparseLater, "fsdp", {}, "layers.0.experts.0.weight", "fsdp:reduce_unused_parameters=on"),
+    *(
+        (own_models.SkipsLayers, name, {}, "rank 0 comes to layers.0 where rank 1 comes to layers.1", "blocks()")
+        for name in ("fsdp", "fsdp1")
+    ),
+    pytest.param(own_models.SkipsLayers, "fsdp", REDUCE_UNUSED, "comes to layers.1", "blocks()", marks=reduces_unused),
+    (own_models.OwnMeanLoss, "balanced_dp", {}, "they take 1, 3", "balanced_dp:loss_on=replica"),
+    (own_models.OwnPenalty, "dp", {}, "of type int: a plain number", "by their names"),
+    (own_models.OwnPenalty, "balanced_dp", {}, "of type int: a plain number", "by their names"),
+    (own_models.ScaledByItsNorm, "fsdp", {}, "while that block does not run", "inside the block"),
 ]
 
 
@@ -108,6 +132,21 @@ def test_batch_norm_with_one_value_a_channel_is_skipped_when_timed(launcher: Lau
     outcome = time_case(launcher, job, 2, SHORT).outcome
     assert outcome.status == "skipped" and "raise --global-batch-size" in str(outcome.reason)
     assert "torch.Size([1, 8])" in str(outcome.reason)
+
+
+def test_a_mean_loss_over_a_last_smaller_chunk_is_skipped_when_timed(launcher: Launcher) -> None:
+    outcome = time_case(launcher, job_of(own_models.OwnMeanLoss, "dp", {}, parity=False, batch=5), 1, SHORT).outcome
+    assert outcome.status == "skipped" and "they take 3, 2" in str(outcome.reason)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"), [("dp", {}), ("dp", ON_REPLICA), ("balanced_dp", {}), ("fsdp1", {})], ids=ids
+)
+def test_a_miss_for_reading_parameters_that_are_not_whole_says_so(
+    launcher: Launcher, strategy: str, settings: dict[str, str]
+) -> None:
+    outcome = checked(launcher, job_of(own_models.ScaledByItsNorm, strategy, settings)).outcome
+    assert outcome.status == "error" and "not whole under this strategy" in str(outcome.reason)
 
 
 @pytest.mark.parametrize("strategy", ["single", "dp", "balanced_dp", "ddp", "fsdp", "fsdp1"])
