@@ -145,7 +145,7 @@ def checks(data: RunData, summaries: Iterable[WorkloadSummary]) -> tuple[Check, 
         "The run has no recorded end: it was stopped, or still runs": [] if data.run.finished_at else [data.run.run_id],
         "Stopped early: launches are missing": _missing(data),
         "About the whole run": list(data.run.notes),
-        "Parity missed: it does not train what one device trains": [
+        "Parity missed: the weights are not those that one device trains": [
             f"{name}: {row.parity.reason}" for name, row in rows if row.parity.status == "missed"
         ],
         "Parity without a verdict": [

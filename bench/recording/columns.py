@@ -26,6 +26,7 @@ VERSION_KEY = b"dpbench_schema_version"
 TABLE_KEY = b"dpbench_table"
 METRICS_KEY = b"dpbench_metrics"
 TABLES_WITH_METRICS = ("samples", "estimates")
+KEYS = ("run_id", "case_id", "launch")
 
 _ARROW: Mapping[type, Any] = {
     str: pa.string(),
@@ -89,7 +90,8 @@ def arrow_schema(table: str, metrics: Sequence[Metric] = ()) -> Any:
         names = [item.name for item in fields(Metric)]
         listed = [{name: getattr(metric, name) for name in names} for metric in metrics]
         metadata[METRICS_KEY] = json.dumps(listed).encode()
-    return pa.schema(_fields(TABLES[table]), metadata=metadata)
+    columns = sorted(_fields(TABLES[table]), key=lambda field: field.name not in KEYS)  # what joins tables, first
+    return pa.schema(columns, metadata=metadata)
 
 
 def arrow_table(table: str, rows: Iterable[object], *, metrics: Sequence[Metric] = (), file: Path) -> Any:
