@@ -12,6 +12,9 @@ from bench.recording.reader import RunData
 from bench.reporting.cells import LAUNCHES, Line, lines
 
 _SHOWN = 5
+_WIDE = 110
+_WIDE_ALONE = (4, 6)
+"""Columns that a narrower terminal has no room for: the step and the ratio to dp."""
 
 
 def print_summary(data: RunData, console: Console) -> None:
@@ -25,7 +28,10 @@ def print_summary(data: RunData, console: Console) -> None:
     if not summaries:
         console.print(Text(f"run {data.run.run_id} holds no timed case"))
     for summary in summaries:
-        console.print(_table(summary, data.run.device_type))
+        narrow = console.width < _WIDE
+        console.print(_table(summary, data.run.device_type, narrow))
+        if narrow:
+            console.print(Text(f"step time and the ratio to dp: in the report, or on a terminal of {_WIDE} columns"))
         console.print(Text(verdict(summary), style="bold"))
         console.print()
     if summaries and (share := cpu_share(data)):
@@ -41,9 +47,11 @@ def print_summary(data: RunData, console: Console) -> None:
             console.print(Text(f"    and {len(check.seen) - shown} more; the report lists all"))
 
 
-def _table(summary: WorkloadSummary, device_type: str) -> Table:
+def _table(summary: WorkloadSummary, device_type: str, narrow: bool) -> Table:
     title = f"{summary.workload}: {summary.size_text}, {summary.data} data"
-    table = Table(title=Text(title), title_justify="left", show_edge=False, pad_edge=False)
+    table = Table(
+        title=Text(title), title_justify="left", show_edge=False, pad_edge=False, padding=(0, int(not narrow))
+    )
     memory = "memory a device" if device_type == "cuda" else "process memory"
     table.add_column("strategy", overflow="fold", min_width=8)
     for name in ("devices", "batch", "samples/s\n(launches)", "step", "vs single\n(95 %)", "vs dp\n(95 %)", memory):
@@ -52,6 +60,8 @@ def _table(summary: WorkloadSummary, device_type: str) -> Table:
     table.add_column("status", min_width=7)
     for line in lines(summary):
         table.add_row(*_cells(line), style="" if line.ranked else "dim")
+    if narrow:
+        table.columns = [column for place, column in enumerate(table.columns) if place not in _WIDE_ALONE]
     return table
 
 

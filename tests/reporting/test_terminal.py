@@ -42,6 +42,16 @@ def test_a_cpu_run_marks_what_is_emulated(tmp_path: Path) -> None:
     assert "512.0 MiB" in text
 
 
+def test_a_narrow_terminal_gets_fewer_columns_and_loses_no_status(tmp_path: Path) -> None:
+    text = printed(gpu_run(tmp_path), width=80)
+    headings = text[: text.index("━")]
+    assert all(word in headings for word in ("strategy", "batch", "(launches)", "parity", "status"))
+    assert "step" not in headings and "vs dp" not in headings and "on a terminal of 110 columns" in text
+    assert "missed" in text and "…" not in text[: text.index("step time")]
+    assert max(map(len, text[: text.index("step time")].splitlines())) <= 80
+    assert "vs dp" in printed(gpu_run(tmp_path / "again"), width=110).partition("━")[0]
+
+
 def test_reasons_stand_below_the_table_whole_and_unbroken(tmp_path: Path) -> None:
     why = "2 parameters got no gradient, " + "named here at length, " * 8 + "give --strategies ddp:static_graph=on"
     failed = [
