@@ -28,16 +28,19 @@ class Logs:
 
     def lines(self, rank: int) -> list[str]:
         """The last lines that a rank printed."""
-        try:
-            return self.path(rank).read_text(errors="replace").splitlines()[-LOG_LINES:]
-        except OSError:
-            return []
+        return self._all(rank)[-LOG_LINES:]
 
     def last_words(self, rank: int) -> str | None:
         """What an uncaught C++ exception says, else the last line that is not empty; None without any."""
-        lines = [line.strip() for line in self.lines(rank) if line.strip()]
+        lines = [line.strip() for line in self._all(rank) if line.strip()]
         said = [line.partition(CPP_MESSAGE)[2].strip() for line in lines if CPP_MESSAGE in line]
         return next(iter([*said[:1], *lines[-1:]]), None)
+
+    def _all(self, rank: int) -> list[str]:
+        try:
+            return self.path(rank).read_text(errors="replace").splitlines()
+        except OSError:
+            return []
 
     def remove(self, world_size: int) -> None:
         for rank in range(world_size):

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.nn.parameter import is_lazy
 
-from bench.errors import BenchError, RefusedError
+from bench.errors import RefusedError
 from bench.levers import autocast
+from bench.measuring.building import blocks_of, built
 from bench.schema import Case
-from bench.strategies import Context, Strategy
+from bench.strategies import Context, StepLoss, Strategy
 from bench.structure import map_tensors, samples_in, tensors_of, with_tensors
 from bench.workloads import Batch, DataSource, Workload
 
@@ -124,25 +124,8 @@ def fetch(workload: Workload, dataset: Any, indices: Sequence[int], pin: bool) -
 
 
 def to_device(structure: Any, device: torch.device) -> Any:
-    """Every tensor copied to `device`, without waiting where the host memory is pinned."""
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), structure)
-
-
-def built(workload: Workload) -> nn.Module:
-    """A new model; BenchError where `build` gives none that can be trained."""
-    model = workload.build()
-    if not isinstance(model, nn.Module):
-        raise BenchError(
-            f"build() of workload {workload.name} returns {type(model).__name__}, not a torch.nn.Module; "
-            "return the model itself"
-        )
-    lazy = [name for name, weight in chain(model.named_parameters(), model.named_buffers()) if is_lazy(weight)]
-    if lazy:
-        raise BenchError(
-            f"{len(lazy)} parameters of workload {workload.name} have no shape yet ({', '.join(lazy[:4])}): its layers "
-            "are lazy; run a forward on one sample in build()"
-        )
-    return model
+    """A copy of every tensor on `device`, also where that is the host; without waiting if the memory is pinned."""
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True, copy=True), structure)
 
 
 class Trainer:
@@ -173,9 +156,9 @@ class Trainer:
         self.workload, self.strategy, self.case, self.devices = workload, strategy, case, devices
         self._loss_inside = strategy.loss_inside(case)
         bare = strategy.follows_output(case) and not self._loss_inside
-        module = PrecisionModule(model, workload, case, self._loss_inside, bare)
+        module = PrecisionModule(model, workload, case, self._loss_inside, bare).train(train)
         self._module = module
-        context = Context(case=case, devices=devices, blocks=tuple(workload.blocks(model)), mesh=mesh)
+        context = Context(case=case, devices=devices, blocks=blocks_of(workload, model), mesh=mesh)
         try:
             self.wrapped = strategy.wrap(module, context)
         except Exception as error:
@@ -183,7 +166,7 @@ class Trainer:
             raise
         self.optimizer = (optimizer or workload.optimizer)(self.wrapped.parameters())
         self._loss_scale = strategy.loss_scale(case)
-        self._first = True
+        self._check = None if self._loss_inside else strategy.loss_check(module, self.wrapped, context)
 
     def step(self, batch: StepBatch) -> Tensor:
         """Train one global batch. Returns this process's summed loss and weight, shape (2,), on its device.
@@ -202,26 +185,28 @@ class Trainer:
         last = len(batch.micro_batches) - 1
         for number, micro_batch in enumerate(batch.micro_batches):
             with self.strategy.synchronising(self.wrapped, last=number == last):
-                terms = self._forward(micro_batch)
+                terms = self._forward(micro_batch, last=number == last)
                 (terms[0] * (self._loss_scale / batch.weight)).backward()  # type: ignore[no-untyped-call]
             total = terms.detach() if total is None else total + terms.detach()
         self.optimizer.step()
         assert total is not None
         return total
 
-    def _forward(self, batch: Batch) -> Tensor:
-        """Loss sum and weight of a micro-batch as a tensor of shape (2,)."""
+    def _forward(self, batch: Batch, last: bool = True) -> Tensor:
+        """Loss sum and weight of a micro-batch as a tensor of shape (2,); `last` of those that are accumulated."""
         device, host = self.devices[0], self.strategy.scatters
         if self._loss_inside:
             inside: Tensor = self.wrapped(*(batch if host else to_device(batch, device)))
             return inside.sum(dim=0)
         args, kwargs, targets = batch if host else to_device(batch, device)
+        if host:
+            targets = to_device(targets, device)
         output = self._module.whole_output(self.wrapped(args, kwargs))
         with autocast(self.case.precision, self.case.device_type):
-            loss_sum, weight = self.workload.loss(output, to_device(targets, device))
-        if self._first:
-            self._first = False
-            self.strategy.check_loss(self.case, output, loss_sum)
+            loss_sum, weight = self.workload.loss(output, targets)
+            if self._check is not None and torch.is_grad_enabled():
+                loss = self.workload.loss
+                self._check(StepLoss(output=output, targets=targets, loss_sum=loss_sum, loss=loss, last=last))
         return _terms(loss_sum, weight)
 
     def loss_sum(self, batch: Batch) -> float:

@@ -6,20 +6,23 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from torch import Tensor
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import Node
 
 Edge: TypeAlias = tuple[Node, int]
 
 
-def edge_of(tensor: Tensor) -> Edge:
-    """Where the gradient of a tensor arrives; it must require one."""
-    edge = get_gradient_edge(tensor)
-    return edge.node, edge.output_nr
+def edge_of(tensor: Tensor) -> Edge | None:
+    """Where the gradient of a tensor arrives; None where none will, as under `torch.func.grad`."""
+    if tensor.grad_fn is not None:
+        return tensor.grad_fn, tensor.output_nr
+    seen = tensor.view_as(tensor).grad_fn  # a leaf is known by what reads it
+    node = None if seen is None else seen.next_functions[0][0]
+    return None if node is None else (node, 0)
 
 
 def edges_behind(outputs: Iterable[Tensor]) -> set[Edge]:
     """Every edge that gradients of `outputs` come through, their own among them."""
-    waiting = [edge_of(tensor) for tensor in outputs if tensor.requires_grad]
+    waiting = [edge for edge in map(edge_of, outputs) if edge is not None]
     seen = set(waiting)
     while waiting:
         node, _ = waiting.pop()

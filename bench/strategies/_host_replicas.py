@@ -161,7 +161,10 @@ class HostDataParallel(nn.Module):
         sizes = [size for size in self._split(samples_in((args, kwargs))) if size]
         if not sizes:
             return self.module(*args, **kwargs)
-        inputs = split_structure((args, kwargs), sizes, lambda tensor: torch.split(tensor, sizes))
+        # Copies, as scatter makes them: a model may write to its input.
+        inputs = split_structure(
+            (args, kwargs), sizes, lambda tensor: [chunk.clone() for chunk in torch.split(tensor, sizes)]
+        )
         replicas = [Replica(self.module, own_buffers=index == 0) for index in range(len(sizes))]
         grad = torch.is_grad_enabled()
         outputs = _concurrently(
@@ -169,7 +172,13 @@ class HostDataParallel(nn.Module):
         )
         for output in outputs:
             check_gatherable(output)
-        columns = [list(column) for column in zip(*(tensors_of(output) for output in outputs), strict=True)]
+        tensors = [tensors_of(output) for output in outputs]
+        if len({len(found) for found in tensors}) > 1:
+            counts = ", ".join(str(len(found)) for found in tensors)
+            raise TypeError(
+                f"DataParallel cannot gather outputs of different lengths: the replicas gave {counts} tensors"
+            )
+        columns = [list(column) for column in zip(*tensors, strict=True)]
         if grad:
             joined = _Join.apply(replicas, columns, *self.module.parameters())
         else:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import traceback
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from bench.errors import RefusedError
 from bench.schema import Case
 from bench.strategies._graph import edge_of, edges_behind
-from bench.strategies.base import Option, Strategy
-from bench.structure import tensors_of
+from bench.strategies.base import Context, LossCheck, Option, StepLoss, Strategy
+from bench.structure import map_tensors, tensors_of
 
 LOSS_ON = Option(
     name="loss_on",
@@ -19,6 +22,8 @@ LOSS_ON = Option(
     values=("device0", "replica"),
     meaning="compute the loss on the output gathered on the first device, or inside each replica",
 )
+# Relative difference that rounding does not make.
+SUMS_APART = {torch.float64: 1e-6, torch.float32: 1e-5}
 # How the types of plain numbers end what is said of an output that cannot be gathered, by torch and here.
 PLAIN_NUMBERS = ("'int'", "'float'", "type int", "type float")
 # What torch.cat, and the gather of CUDA tensors, say where only dimension 0 may differ.
@@ -41,18 +46,45 @@ class ReplicaStrategy(Strategy):
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
         return super().refusal(error, wrapped) or replica_refusal(error)
 
-    def check_loss(self, case: Case, output: Any, loss_sum: Tensor) -> None:
-        """Refuses a loss made of one number a replica: its mean is not that of the batch where chunks differ."""
-        chunks = [size for size in self.chunk_sizes(case) if size]
+    def loss_check(self, model: nn.Module, wrapped: nn.Module, context: Context) -> LossCheck | None:
+        """Refuses, in the first step, a mean over replicas that do not take equally many samples."""
+        chunks = [size for size in self.chunk_sizes(context.case) if size]
         if len(set(chunks)) < 2:
-            return
-        # What is gathered from numbers is a vector of one for each replica, and there are more samples.
-        vectors = [tensor for tensor in tensors_of(output) if tensor.shape == (len(chunks),) and tensor.requires_grad]
-        if vectors and edges_behind([loss_sum]) & {edge_of(vector) for vector in vectors}:
-            raise RefusedError(
-                f"the loss is made of one number a replica, as if all took equally many samples, but they take "
-                f"{', '.join(map(str, chunks))}; return one value per sample, or use {self.name}:loss_on=replica"
-            )
+            return None
+        looks = iter([True])
+
+        def check(step: StepLoss) -> None:
+            if next(looks, False) and (difference := mean_of_replicas(step, chunks)):
+                raise RefusedError(f"{difference}; return one value per sample, or use {self.name}:loss_on=replica")
+
+        return check
+
+
+def mean_of_replicas(step: StepLoss, chunks: Sequence[int]) -> str | None:
+    """Where the loss of what was gathered is not the sum of the replicas' losses, because each gave one number.
+
+    A number of each replica is gathered to a vector of as many; unequal chunks hold more samples than that.
+    """
+    of_replicas = [tensor for tensor in tensors_of(step.output) if tensor.shape == (len(chunks),)]
+    if not edges_behind([step.loss_sum]) & {edge_of(vector) for vector in of_replicas if vector.requires_grad}:
+        return None
+
+    def of_replica(number: int, tensor: Tensor) -> Tensor:
+        return tensor[number] if tensor.shape == (len(chunks),) else torch.split(tensor, list(chunks))[number]
+
+    try:
+        with torch.no_grad():
+            pieces = [map_tensors(partial(of_replica, i), (step.output, step.targets)) for i in range(len(chunks))]
+            losses = [float(step.loss(output, targets)[0]) for output, targets in pieces]
+    except Exception:  # an output that has no samples: what a part of it would give is not known
+        return None
+    whole, total = float(step.loss_sum), sum(losses)
+    if math.isclose(whole, total, rel_tol=SUMS_APART.get(step.loss_sum.dtype, 1e-3)):
+        return None
+    return (
+        f"the loss of what the replicas gave is {whole:.6g}, but their own losses add up to {total:.6g}: it takes the "
+        f"mean of one number a replica, and they take {', '.join(map(str, chunks))} samples"
+    )
 
 
 def replica_refusal(error: Exception) -> str | None:

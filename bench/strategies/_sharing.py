@@ -45,6 +45,13 @@ FSDP_WORDS = {
     ),
     "on ScriptModules": "it cannot shard a scripted model; build it without torch.jit.script",
     "Cannot flatten integer dtype tensors": "FSDP1 cannot shard complex or whole-number parameters; use real ones",
+    "FSDP expects uniform original parameter dtype": (
+        "it cannot shard parameters of different types together; use one dtype, or another block for each"
+    ),
+    "out of bounds for storage of size 0": (
+        "the forward reads the parameters of a block while that block does not run, when they are shards; read them "
+        "inside the block, or leave it out of the workload's blocks()"
+    ),
     "Must flatten tensors with uniform dtype": "it cannot shard parameters of different types together; use one dtype",
 }
 
@@ -52,7 +59,7 @@ FSDP_WORDS = {
 def fsdp_refusal(error: Exception) -> str | None:
     """Why FSDP cannot shard a model that fails so; None for any other failure."""
     text = str(error)
-    if not isinstance(error, (ValueError, RuntimeError)):
+    if not isinstance(error, (ValueError, RuntimeError, AssertionError)):
         return None
     meaning = next((meaning for words, meaning in FSDP_WORDS.items() if words in text), None)
     return None if meaning is None else f"FSDP refuses this model: {meaning} ({text.splitlines()[0][:MOST_QUOTED]})"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,24 @@ class Context:
     devices: tuple[torch.device, ...]
     blocks: tuple[nn.Module, ...]
     mesh: DeviceMesh | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoss:
+    """A micro-batch between its forward and its backward pass.
+
+    loss: the workload's, which made `loss_sum` of `output` and `targets`; last: of the micro-batches that are
+    accumulated.
+    """
+
+    output: Any
+    targets: Any
+    loss_sum: Tensor
+    loss: Callable[[Any, Any], tuple[Tensor, Tensor | float]]
+    last: bool
+
+
+LossCheck: TypeAlias = Callable[[StepLoss], None]
 
 
 class Strategy(ABC):
@@ -132,8 +150,11 @@ class Strategy(ABC):
         """The wrapper looks for the tensors in the module's output, to know when the backward pass begins."""
         return False
 
-    def check_loss(self, case: Case, output: Any, loss_sum: Tensor) -> None:
-        """RefusedError where the first step's loss, made of `output`, is none that this strategy trains right."""
+    def loss_check(self, model: nn.Module, wrapped: nn.Module, context: Context) -> LossCheck | None:
+        """What to call before every backward pass; it raises RefusedError where this strategy would train wrong.
+
+        model: what `wrap` was given, wrapped: what it returned. It may look at the first steps only.
+        """
         return None
 
     @abstractmethod

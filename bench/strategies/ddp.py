@@ -27,7 +27,7 @@ MOST_NAMED = 4
 # What torch's reducer says, and what that means for the model; the same words from torch 2.9 on.
 REDUCER_WORDS = {
     "your module has parameters that were not used in producing loss": (
-        "some parameters get no gradient ({which}), and DDP waits for them; use "
+        "some parameters get no gradient{mode} ({which}), and DDP waits for them; use "
         "ddp:find_unused_parameters=on, or leave them out of the model"
     ),
     "this is not compatible with static_graph set to True": (
@@ -71,7 +71,9 @@ class DDP(Strategy):
         text = str(error)
         for words, meaning in REDUCER_WORDS.items():
             if isinstance(error, RuntimeError) and words in text:
-                return meaning.format(which=_named_in(text, wrapped))
+                evaluated = isinstance(wrapped, DistributedDataParallel) and not wrapped.module.training
+                mode = " in evaluation mode, in which parity is checked" if evaluated else ""
+                return meaning.format(mode=mode, which=_named_in(text, wrapped))
         return super().refusal(error, wrapped)
 
     def synchronising(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[None]:

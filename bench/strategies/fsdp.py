@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from bench.schema import Case
 from bench.strategies._agreement import Agreement
 from bench.strategies._sharing import fsdp_refusal, refuse_shared
-from bench.strategies.base import Context, Option, Strategy, register
+from bench.strategies.base import Context, LossCheck, Option, Strategy, register
 
 RESHARD_AFTER_FORWARD = Option(
     name="reshard_after_forward",
@@ -46,17 +46,20 @@ class FSDP(Strategy):
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         refuse_shared(model, context.blocks)
-        agreement = Agreement(model, context)
         reshard = self.option(context.case, "reshard_after_forward") == "on"
-        unused = self.option(context.case, REDUCE_UNUSED.name) == "on"
         for block in context.blocks:
             fully_shard(block, mesh=context.mesh, reshard_after_forward=reshard)
         # The root owns what is in no block; tied weights stay together there, and stay tied.
         sharded: nn.Module = fully_shard(model, mesh=context.mesh)  # type: ignore[assignment]
-        if unused:
+        if self.option(context.case, REDUCE_UNUSED.name) == "on":
             getattr(sharded, SETTER)(True)
-        agreement.attach(sharded, context.blocks, whole_blocks=unused)
         return sharded
+
+    def loss_check(self, model: nn.Module, wrapped: nn.Module, context: Context) -> LossCheck | None:
+        if context.mesh is None or context.mesh.size() == 1:
+            return None
+        unused = self.option(context.case, REDUCE_UNUSED.name) == "on"
+        return Agreement(model, context, {block: block for block in context.blocks}, whole_blocks=unused)
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
         return super().refusal(error, wrapped) or fsdp_refusal(error)

@@ -12,7 +12,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 from bench.schema import Case
 from bench.strategies._agreement import Agreement
 from bench.strategies._sharing import fsdp_refusal, refuse_shared
-from bench.strategies.base import Context, Option, Strategy, register
+from bench.strategies.base import Context, LossCheck, Option, Strategy, register
 
 SHARDING_STRATEGY = Option(
     name="sharding_strategy",
@@ -34,8 +34,8 @@ class FSDP1(Strategy):
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         refuse_shared(model, context.blocks)
-        agreement, blocks = Agreement(model, context), set(context.blocks)
-        wrapped = FullyShardedDataParallel(
+        blocks = set(context.blocks)
+        return FullyShardedDataParallel(
             model,
             sharding_strategy=ShardingStrategy[self.option(context.case, "sharding_strategy").upper()],
             auto_wrap_policy=CustomPolicy(lambda module: module in blocks),
@@ -43,9 +43,12 @@ class FSDP1(Strategy):
             device_id=context.devices[0],
             use_orig_params=True,
         )
+
+    def loss_check(self, model: nn.Module, wrapped: nn.Module, context: Context) -> LossCheck | None:
+        if context.mesh is None or context.mesh.size() == 1:
+            return None
         outer = {module.module: module for module in FullyShardedDataParallel.fsdp_modules(wrapped)}
-        agreement.attach(wrapped, [outer[block] for block in context.blocks], whole_blocks=True)
-        return wrapped
+        return Agreement(model, context, {block: outer[block] for block in context.blocks}, whole_blocks=True)
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
         return super().refusal(error, wrapped) or fsdp_refusal(error)

@@ -21,7 +21,7 @@ from bench.measuring.tasks import Job
 from bench.schema import PARITY_LIMIT
 from bench.strategies import registry
 from bench.workloads import Batch, Workload
-from tests.measuring import own_models
+from tests.measuring import odd_models, own_models
 from tests.measuring.support import make_case, make_job
 
 ON_REPLICA = {"loss_on": "replica"}
@@ -56,7 +56,17 @@ TAKEN: list[tuple[type[Workload], str, dict[str, str]]] = [
     *((own_models.OwnMeanLoss, name, {}) for name in ("dp", "ddp", "fsdp", "fsdp1")),
     (own_models.OwnMeanLoss, "balanced_dp", ON_REPLICA),
     (own_models.ScaledByItsNorm, "ddp", {}),
+    (odd_models.OwnSumLoss, "balanced_dp", {}),
+    *((odd_models.ExtraOutput, name, {}) for name in ("balanced_dp", "fsdp", "fsdp1")),
+    *((odd_models.NestedBlocks, name, {}) for name in ("ddp", "fsdp", "fsdp1")),
+    *((odd_models.WritesItsInput, name, {}) for name in ("single", "dp", "balanced_dp", "ddp")),
+    (odd_models.ListOfSamples, "balanced_dp", ON_REPLICA),
+    (odd_models.GradientInForward, "ddp", {}),
 ]
+UNUSED = {
+    own_models.UnusedParameters: ("spare.weight", "spare.bias"),
+    odd_models.ExtraOutput: ("other.weight", "other.bias"),
+}
 # What does not, with words of the reason and of the remedy.
 REFUSED: list[tuple[type[Workload], str, dict[str, str], str, str]] = [
     (own_models.DataclassOutput, "dp", {}, "cannot gather an output of type Output", "loss_on=replica"),
@@ -84,6 +94,16 @@ REFUSED: list[tuple[type[Workload], str, dict[str, str], str, str]] = [
     ),
     pytest.param(own_models.SkipsLayers, "fsdp", REDUCE_UNUSED, "comes to layers.1", "blocks()", marks=reduces_unused),
     (own_models.OwnMeanLoss, "balanced_dp", {}, "they take 1, 3", "balanced_dp:loss_on=replica"),
+    (odd_models.TwoHeads, "fsdp", {}, "head.weight, head.bias, other.weight", "fsdp:reduce_unused_parameters=on"),
+    (odd_models.ListOfSamples, "balanced_dp", {}, "the replicas gave 1, 3 tensors", "loss_on=replica"),
+    (odd_models.GradientInForward, "fsdp", {}, "while that block does not run", "inside the block"),
+    (
+        odd_models.HeadInTrainingAlone,
+        "ddp",
+        {},
+        "in evaluation mode, in which parity is checked (auxiliary.weight",
+        "ddp:find_unused",
+    ),
     (own_models.OwnPenalty, "dp", {}, "of type int: a plain number", "by their names"),
     (own_models.OwnPenalty, "balanced_dp", {}, "of type int: a plain number", "by their names"),
     (own_models.ScaledByItsNorm, "fsdp", {}, "while that block does not run", "inside the block"),
@@ -112,8 +132,7 @@ def test_trains_what_one_device_trains(
     assert result.outcome.status == "ok", result.outcome.traceback
     assert result.trace is not None and result.trace.parity is not None
     assert result.trace.parity.error < PARITY_LIMIT / 10
-    unused = ("spare.weight", "spare.bias") if cls is own_models.UnusedParameters else ()
-    assert result.trace.parity.unused_parameters == unused
+    assert result.trace.parity.unused_parameters == UNUSED.get(cls, ())
 
 
 @pytest.mark.parametrize(("cls", "strategy", "settings", "why", "remedy"), REFUSED, ids=ids)
@@ -132,6 +151,33 @@ def test_batch_norm_with_one_value_a_channel_is_skipped_when_timed(launcher: Lau
     outcome = time_case(launcher, job, 2, SHORT).outcome
     assert outcome.status == "skipped" and "raise --global-batch-size" in str(outcome.reason)
     assert "torch.Size([1, 8])" in str(outcome.reason)
+
+
+def test_fsdp_accumulates_what_its_ranks_reach_in_another_order(launcher: Launcher) -> None:
+    case = make_case("fsdp", workload="crossed_experts", batch=8, data=None, accumulation_steps=2)
+    address = f"{odd_models.__name__}:CrossedExperts"
+    result = checked(launcher, replace(make_job(parity_case(case)), address=address))
+    assert result.outcome.status == "ok", result.outcome
+
+
+@pytest.mark.parametrize(
+    ("cls", "why"),
+    [
+        (odd_models.ForeignBlock, "holds Linear, which is no module of the model"),
+        (odd_models.WholeModelAsBlock, "holds the model itself"),
+        (odd_models.NoListOfBlocks, "returns NoneType"),
+    ],
+    ids=ids,
+)
+def test_blocks_that_are_none_are_a_fault_of_the_workload(launcher: Launcher, cls: type[Workload], why: str) -> None:
+    outcome = checked(launcher, job_of(cls, "ddp", {})).outcome
+    assert outcome.status == "error" and f"blocks() of workload {cls.name} {why}" in str(outcome.reason)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp1"])
+def test_parameters_of_several_types_in_a_block_are_skipped_when_timed(launcher: Launcher, strategy: str) -> None:
+    outcome = time_case(launcher, job_of(odd_models.MixedTypes, strategy, {}, parity=False), 2, SHORT).outcome
+    assert outcome.status == "skipped" and "parameters of different types" in str(outcome.reason)
 
 
 def test_a_mean_loss_over_a_last_smaller_chunk_is_skipped_when_timed(launcher: Launcher) -> None:
