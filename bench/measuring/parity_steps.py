@@ -77,6 +77,8 @@ def _first_rate(job: Job, alone: Place, *, double: bool) -> Way:
     if double and any(p.dtype == torch.float32 for p in trainer.wrapped.parameters()):
         raise BenchError("the forward makes weights float32 again, which tiny steps would drown in")
     pairs = [(p.detach(), p.grad) for p in trainer.wrapped.parameters() if p.grad is not None]
+    if double and not all(bool(gradient.to_dense().isfinite().all()) for _, gradient in pairs):
+        raise BenchError("a gradient is not finite in float64, as where a mask holds the lowest number of another type")
     return Way(rate=rate_for(pairs, STEP_SHARE["float64" if double else "float32"]), double=double)
 
 

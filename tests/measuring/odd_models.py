@@ -149,3 +149,12 @@ class HeadInTrainingAlone(PlainNet):
 
         def forward(self, x: Tensor) -> Any:
             return super().forward(x) + (self.auxiliary(x) if self.training else 0)
+
+
+class MaskOfAnotherType(PlainNet):
+    """Its mask holds the lowest number of the weights' type in float32, where that of float64 is minus infinity."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            lowest = torch.zeros(len(x), 1) * torch.finfo(self.head.weight.dtype).min
+            return super().forward(x) + lowest

@@ -62,6 +62,7 @@ TAKEN: list[tuple[type[Workload], str, dict[str, str]]] = [
     *((odd_models.WritesItsInput, name, {}) for name in ("single", "dp", "balanced_dp", "ddp")),
     (odd_models.ListOfSamples, "balanced_dp", ON_REPLICA),
     (odd_models.GradientInForward, "ddp", {}),
+    *((odd_models.MaskOfAnotherType, name, {}) for name in ("dp", "ddp", "fsdp")),
 ]
 UNUSED = {
     own_models.UnusedParameters: ("spare.weight", "spare.bias"),

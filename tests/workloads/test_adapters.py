@@ -118,7 +118,7 @@ def test_what_torchvision_does_not_have(address: str, message: str) -> None:
         (f"transformers:BertForTokenClassification?{TINY}", "one class a token", 2, []),
         (f"transformers:BertForQuestionAnswering?{TINY}", "first and last token of an answer", 2, []),
         (f"transformers:ViTForImageClassification?{VIT}", "3x64x64 images; one class a sample", 2, []),
-        (f"transformers:BertModel?{TINY}", "stand-in objective", 2, ["pooler.dense.weight", "pooler.dense.bias"]),
+        (f"transformers:BertModel?{TINY}", "stand-in objective", 2, []),
     ],
 )
 def test_a_model_of_transformers(address: str, text: str, blocks: int, unused: list[str]) -> None:
@@ -208,8 +208,12 @@ def test_folders_that_are_no_configuration(tmp_path: Path, stored: str | None, m
         ("transformers:BertForMaskedLM?num_hidden_layers=two", "num_hidden_layers=two is no int; its default is 12"),
         ("transformers:BertForMaskedLM?num_hidden_layers=2.5", "num_hidden_layers=2.5 is no int"),
         ("transformers:BertForMaskedLM?hidden_size=65", "cannot be built with hidden_size=65: .*not a multiple"),
-        ("transformers:WhisperForConditionalGeneration", "takes input_features, and is trained in a way"),
-        ("transformers:CLIPModel", "takes images and text"),
+        ("transformers:BertForMaskedLM?num_hidden_layers=-1", "num_hidden_layers=-1 counts something"),
+        ("transformers:BertPreTrainedModel", "no model class 'BertPreTrainedModel'"),
+        ("transformers:CLIPModel?num_hidden_layers=2", "there is: text_config.num_hidden_layers, vision_config.num_hi"),
+        ("transformers:CLIPModel?text_config.num_hiden_layers=2", "near matches: text_config.num_hidden_layers"),
+        ("transformers:TimeSeriesTransformerForPrediction", "at its default .*without a value: prediction_length"),
+        ("transformers:Qwen2_5OmniToken2WavDiTModel", "needs hidden_states, .* which is not made here"),
     ],
 )  # fmt: skip
 def test_what_transformers_does_not_have(address: str, message: str) -> None:

@@ -1,111 +1,170 @@
-"""What a transformers model is trained for here: inputs, targets and loss by the kind of its head."""
+"""What a transformers model is trained for here: targets and loss by the kind of its head, or a stand-in.
+
+A task first looks at what the model gives (`fitted`), which settles the shapes of its targets. Where that could not
+be seen, `assumed` goes by the inputs and the configuration.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.data import Dataset
 
-from bench.data.base import Batch
-from bench.data.files import check_index, sample_generator
 from bench.errors import UsageError
+from bench.structure import tensors_of
+from bench.workloads._adapters.inputs import Facts, Input
+from bench.workloads._adapters.trying import TRIED_SAMPLES
 from bench.workloads._objectives import IGNORED, mean_loss_of_each_sample
 
 MASKED_SHARE = 0.15
+MASKED = 1e4
+"""Outputs beyond are what a mask leaves (minus infinity, the lowest number): they do not count in the stand-in."""
+FRAMES_A_LABEL = 4
+"""Frames of sound for each label that is spelled: two frames a label would be the least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What a sample looks like. `reserved` ids (padding, ends) are never drawn; images are `pixels` squared.
-
-    end: the id that closes a sequence, where a classifier of an encoder and decoder looks for it.
-    """
-
-    tokens: int = 0
-    vocabulary: int = 0
-    reserved: tuple[int, ...] = ()
-    pixels: int = 0
-    channels: int = 0
-    labels: int = 2
-    decoder: bool = False
-    end: int | None = None
-
-    @property
-    def text(self) -> str:
-        if self.pixels:
-            return f"{self.channels}x{self.pixels}x{self.pixels} images"
-        return f"{self.tokens} tokens, vocabulary {self.vocabulary:,}"
-
-
 class Task:
-    """How the classes whose name ends in `suffix` are trained. Every label that counts weighs the same in a sample."""
+    """How a model is trained. Every label that counts weighs the same in a sample."""
 
-    suffixes: tuple[str, ...] = ()
-    text = ""
-    wide_logits = False
+    text: ClassVar[str] = ""
+    wide_logits: ClassVar[bool] = False
 
-    def targets(self, inputs: dict[str, Tensor], shape: Shape, generator: torch.Generator) -> Any:
+    def fitted(self, output: Any, inputs: Mapping[str, Input], facts: Facts) -> Task | None:
+        """The task for a model that returns this for a batch on the meta device; None where it does not fit."""
+        return self.assumed(inputs, facts)
+
+    def assumed(self, inputs: Mapping[str, Input], facts: Facts) -> Task | None:
+        """The task for a model that could not be tried; None where it does not fit."""
+        return self
+
+    def targets(self, inputs: dict[str, Tensor], generator: torch.Generator) -> Any:
         """The targets of one sample; it may change `inputs`."""
         raise NotImplementedError
 
     def loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor]:
+        """`(loss_sum, weight)`, see `Workload.loss`."""
         return mean_loss_of_each_sample(output, targets)
 
 
+def _says(output: Any, ids: Input) -> bool:
+    """Whether there are logits for each of the ids, and each that may come."""
+    logits = getattr(output, "logits", output)
+    return isinstance(logits, Tensor) and tuple(logits.shape[1:-1]) == ids.shape and logits.shape[-1] >= ids.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedTokens(Task):
-    suffixes = ("ForMaskedLM",)
     text = "masked tokens"
     wide_logits = True
+    ids: str = "input_ids"
+    mask: int = 0
 
-    def targets(self, inputs: dict[str, Tensor], shape: Shape, generator: torch.Generator) -> Tensor:
+    def fitted(self, output: Any, inputs: Mapping[str, Input], facts: Facts) -> Task | None:
+        found = self.assumed(inputs, facts)
+        return found if found is not None and _says(output, inputs[found.ids]) else None
+
+    def assumed(self, inputs: Mapping[str, Input], facts: Facts) -> MaskedTokens | None:
+        ids = next((name for name, item in inputs.items() if item.kind == "ids"), None)
+        return replace(self, ids=ids, mask=inputs[ids].low) if ids else None
+
+    def targets(self, inputs: dict[str, Tensor], generator: torch.Generator) -> Tensor:
         """The same number of masked tokens in every sample; an id of the vocabulary stands for the mask."""
-        ids = inputs["input_ids"]
-        chosen = torch.randperm(shape.tokens, generator=generator)[: max(1, round(MASKED_SHARE * shape.tokens))]
+        ids = inputs[self.ids]
+        chosen = torch.randperm(len(ids), generator=generator)[: max(1, round(MASKED_SHARE * len(ids)))]
         labels = torch.full_like(ids, IGNORED)
         labels[chosen] = ids[chosen]
-        inputs["input_ids"] = ids.index_fill(0, chosen, max(shape.reserved, default=-1) + 1)
+        inputs[self.ids] = ids.index_fill(0, chosen, self.mask)
         return labels
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NextToken(Task):
-    suffixes = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
     text = "next tokens"
     wide_logits = True
+    ids: str = "input_ids"
+    ignored: tuple[int, ...] = ()
+    """Ids that stand for an image or sound: there is nothing to say."""
 
-    def targets(self, inputs: dict[str, Tensor], shape: Shape, generator: torch.Generator) -> Tensor:
-        ids = inputs["decoder_input_ids" if shape.decoder else "input_ids"]
-        return torch.cat([ids[1:], torch.tensor([IGNORED])])
+    def fitted(self, output: Any, inputs: Mapping[str, Input], facts: Facts) -> Task | None:
+        found = self.assumed(inputs, facts)
+        return found if found is not None and _says(output, inputs[found.ids]) else None
+
+    def assumed(self, inputs: Mapping[str, Input], facts: Facts) -> NextToken | None:
+        ids = next((name for name in ("decoder_input_ids", "input_ids") if name in inputs), None)
+        if ids is None or len(inputs[ids].shape) != 1:
+            return None
+        return replace(self, ids=ids, ignored=tuple(number for number, _ in inputs[ids].placed))
+
+    def targets(self, inputs: dict[str, Tensor], generator: torch.Generator) -> Tensor:
+        following = torch.cat([inputs[self.ids][1:], torch.tensor([IGNORED])])
+        for placed in self.ignored:
+            following[following == placed] = IGNORED
+        return following
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Classes(Task):
-    suffixes = ("ForSequenceClassification", "ForImageClassification")
-    text = "one class a sample"
+    """One class of `classes` at each place of `shape`: `places` of them are dimensions of the logits."""
 
-    def targets(self, inputs: dict[str, Tensor], shape: Shape, generator: torch.Generator) -> Tensor:
-        if shape.end is not None:
-            inputs["input_ids"][-1] = shape.end
-        return torch.randint(shape.labels, (), generator=generator)
+    what: str = "a sample"
+    places: int = 0
+    shape: tuple[int, ...] = ()
+    classes: int = 2
+    end: int | None = None
+    """The id that closes a sequence, where a classifier of an encoder and decoder looks for it."""
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        return f"one class {self.what}"
+
+    def fitted(self, output: Any, inputs: Mapping[str, Input], facts: Facts) -> Task | None:
+        logits = getattr(output, "logits", None)
+        if not isinstance(logits, Tensor) or logits.dim() != 2 + self.places:
+            return None
+        maps = self.places == 2  # the classes are in dimension 1 then
+        shape = logits.shape[2:] if maps else logits.shape[1:-1]
+        return replace(self, shape=tuple(shape), classes=logits.shape[1 if maps else -1], end=_end(inputs, facts))
+
+    def assumed(self, inputs: Mapping[str, Input], facts: Facts) -> Task | None:
+        if self.places > 1 or (self.places and "input_ids" not in inputs):
+            return None
+        shape = inputs["input_ids"].shape[-1:] if self.places else ()
+        return replace(self, shape=shape, classes=facts.labels(), end=_end(inputs, facts))
+
+    def targets(self, inputs: dict[str, Tensor], generator: torch.Generator) -> Tensor:
+        if self.end is not None:
+            inputs["input_ids"][..., -1] = self.end
+        return torch.randint(self.classes, self.shape, generator=generator)
 
 
-class TokenClasses(Task):
-    suffixes = ("ForTokenClassification",)
-    text = "one class a token"
+def _end(inputs: Mapping[str, Input], facts: Facts) -> int | None:
+    """The id that ends a sequence, for models that look for it; one among the ids drawn would not be the only one."""
+    if "decoder_input_ids" not in inputs or "input_ids" not in inputs:
+        return None
+    end = getattr(facts.text_part(), "eos_token_id", None)
+    return end if isinstance(end, int) and end < inputs["input_ids"].low else None
 
-    def targets(self, inputs: dict[str, Tensor], shape: Shape, generator: torch.Generator) -> Tensor:
-        return torch.randint(shape.labels, (shape.tokens,), generator=generator)
 
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spans(Task):
-    suffixes = ("ForQuestionAnswering",)
     text = "first and last token of an answer"
+    tokens: int = 0
 
-    def targets(self, inputs: dict[str, Tensor], shape: Shape, generator: torch.Generator) -> Tensor:
-        return torch.randint(shape.tokens, (2,), generator=generator).sort().values
+    def fitted(self, output: Any, inputs: Mapping[str, Input], facts: Facts) -> Task | None:
+        logits = getattr(output, "start_logits", None)
+        return replace(self, tokens=logits.shape[1]) if isinstance(logits, Tensor) and logits.dim() == 2 else None
+
+    def assumed(self, inputs: Mapping[str, Input], facts: Facts) -> Task | None:
+        return None  # some give the best ends alone
+
+    def targets(self, inputs: dict[str, Tensor], generator: torch.Generator) -> Tensor:
+        return torch.randint(self.tokens, (2,), generator=generator).sort().values
 
     def loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor]:
         """Mean of the cross-entropies of both ends, as transformers has it, summed over the samples."""
@@ -114,55 +173,123 @@ class Spans(Task):
         return (first + last) / 2, first.new_full((), len(targets))
 
 
-class StandIn(Task):
-    """For a model without a head: there is no usual objective, so a stated one takes its place."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spelling(Task):
+    """Labels in the order of the frames, which frames being left open: CTC."""
 
-    suffixes = ("Model",)
-    text = "stand-in objective: one of two classes from the mean of the last hidden state"
+    text = "labels of sound, by CTC"
+    frames: int = 2 * FRAMES_A_LABEL
+    classes: int = 2
+    blank: int = 0
 
-    def targets(self, inputs: dict[str, Tensor], shape: Shape, generator: torch.Generator) -> Tensor:
-        return torch.randint(2, (), generator=generator)
+    def fitted(self, output: Any, inputs: Mapping[str, Input], facts: Facts) -> Task | None:
+        logits = getattr(output, "logits", None)
+        if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[1] < FRAMES_A_LABEL:
+            return None
+        blank = getattr(facts.config, "pad_token_id", None) or 0
+        return replace(self, frames=logits.shape[1], classes=logits.shape[2], blank=blank)
+
+    def assumed(self, inputs: Mapping[str, Input], facts: Facts) -> Task | None:
+        return None  # how many frames there are is not known
+
+    def targets(self, inputs: dict[str, Tensor], generator: torch.Generator) -> Tensor:
+        """Labels, each of any class but the blank."""
+        labels = torch.randint(self.classes - 1, (self.frames // FRAMES_A_LABEL,), generator=generator)
+        return labels + (labels >= self.blank)
 
     def loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of the averaged hidden state, its width taken as classes; (N, T, C) or (N, C, H, W)."""
-        hidden = getattr(output, "last_hidden_state", None)
-        if not isinstance(hidden, Tensor):
-            raise UsageError(
-                f"the stand-in objective needs last_hidden_state, which {type(output).__name__} does not have; write a "
-                "workload of your own with its loss, see docs/workloads.md"
-            )
-        pooled = hidden.mean(dim=1) if hidden.dim() == 3 else hidden.flatten(2).mean(dim=2)
-        return mean_loss_of_each_sample(pooled, targets)
+        """The CTC loss of each sample over its labels, summed over the samples; every frame counts."""
+        chances = functional.log_softmax(output.logits, dim=-1).transpose(0, 1)
+        frames, samples, _ = chances.shape
+        # As numbers: for tensors, the device would be asked.
+        heard: Any = (frames,) * samples
+        spelled: Any = (targets.shape[1],) * samples
+        losses = functional.ctc_loss(chances, targets, heard, spelled, blank=self.blank, reduction="none")
+        return losses.sum() / targets.shape[1], losses.new_full((), samples)
 
 
-TASKS: tuple[Task, ...] = (MaskedTokens(), NextToken(), Classes(), TokenClasses(), Spans(), StandIn())
-SUFFIXES: Mapping[str, Task] = {suffix: task for task in TASKS for suffix in task.suffixes}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIn(Task):
+    """For a model whose usual objective is not here: every output is drawn to a wave of its own.
 
+    tensors: which of the output's tensors, in the order of `tensors_of`; None: the first that has the samples in
+    dimension 0.
+    """
 
-class TaskData(Dataset[Batch]):
-    """`length` seeded samples: token ids drawn evenly, or normal noise as images, with the task's targets."""
+    text = "stand-in objective: squared distance of each output to a fixed wave"
+    tensors: tuple[int, ...] | None = None
 
-    def __init__(self, task: Task, shape: Shape, length: int, seed: int) -> None:
-        self.task, self.shape, self.length, self.seed = task, shape, length, seed
+    def fitted(self, output: Any, inputs: Mapping[str, Input], facts: Facts) -> Task | None:
+        """Those that belong to one sample each: one that has the samples twice pairs them with each other."""
+        found = tensors_of(output)
+        chosen = tuple(
+            number
+            for number, tensor in enumerate(found)
+            if _is_of_samples(tensor, TRIED_SAMPLES) and TRIED_SAMPLES not in tensor.shape[1:] and tensor.requires_grad
+        )
+        return replace(self, tensors=chosen) if chosen else None
 
-    def __len__(self) -> int:
-        return self.length
+    def targets(self, inputs: dict[str, Tensor], generator: torch.Generator) -> Tensor:
+        """Where the wave of this sample begins."""
+        return 2 * math.pi * torch.rand((), generator=generator)
 
-    def __getitem__(self, index: int) -> Batch:
-        check_index(index, self.length)
-        generator, shape = sample_generator(self.seed, index), self.shape
-        if shape.pixels:
-            image = torch.randn((shape.channels, shape.pixels, shape.pixels), generator=generator)
-            inputs = {"pixel_values": image}
+    def loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor]:
+        """The mean over each tensor's elements of (x - cos(index + phase))^2, summed over tensors and samples.
+
+        Elements beyond MASKED count 0.
+
+        A mean square alone would have no gradient behind a layer norm.
+        """
+        found, samples = tensors_of(output), len(targets)
+        if self.tensors is None:
+            chosen = [tensor for tensor in found if _is_of_samples(tensor, samples)][:1]
         else:
-            # No attention mask: nothing is padded, and with one, transformers asks the device on every forward.
-            inputs = {"input_ids": self._ids(generator)}
-            if shape.decoder:
-                inputs["decoder_input_ids"] = self._ids(generator)
-        targets = self.task.targets(inputs, shape, generator)
-        return Batch(args=(), kwargs=inputs, targets=targets)
+            chosen = [found[number] for number in self.tensors]
+        if not chosen:
+            raise UsageError(
+                f"none of the {len(found)} tensors in an output of type {type(output).__name__} is floating and has "
+                f"the {samples} samples in dimension 0; write a workload of your own, see docs/workloads.md"
+            )
+        total = sum(_distance_to_wave(tensor, targets) for tensor in chosen)
+        return total, targets.new_full((), samples)  # type: ignore[return-value]
 
-    def _ids(self, generator: torch.Generator) -> Tensor:
-        """Ids from just above the reserved ones: a padding id among them would change what is attended to."""
-        first = max(self.shape.reserved, default=-1) + 1
-        return torch.randint(first, self.shape.vocabulary, (self.shape.tokens,), generator=generator)
+
+def _is_of_samples(tensor: Tensor, samples: int) -> bool:
+    return tensor.is_floating_point() and tensor.dim() > 0 and len(tensor) == samples and tensor.numel() > 0
+
+
+def _distance_to_wave(tensor: Tensor, phases: Tensor) -> Tensor:
+    values = tensor.flatten(1) if tensor.dim() > 1 else tensor[:, None]
+    values = values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+    index = torch.arange(values.shape[1], device=values.device, dtype=values.dtype)
+    wave = torch.cos(index + phases[:, None].to(values.dtype))
+    values = torch.where(values.abs() > MASKED, wave, values)
+    return (values - wave).square().mean(dim=1).sum()
+
+
+SUFFIXES: Mapping[str, Task] = {
+    "ForMaskedLM": MaskedTokens(),
+    "ForCausalLM": NextToken(),
+    "LMHeadModel": NextToken(),
+    "ForConditionalGeneration": NextToken(),
+    "ForSpeechToText": NextToken(),
+    "ForTextToText": NextToken(),
+    "ForSequenceClassification": Classes(),
+    "ForImageClassification": Classes(),
+    "ForAudioClassification": Classes(),
+    "ForVideoClassification": Classes(),
+    "ForNextSentencePrediction": Classes(),
+    "ForMultipleChoice": Classes(),
+    "ForTokenClassification": Classes(what="a token", places=1),
+    "ForAudioFrameClassification": Classes(what="a frame", places=1),
+    "ForSemanticSegmentation": Classes(what="a point of the output's map", places=2),
+    "ForQuestionAnswering": Spans(),
+    "ForQuestionAnsweringSimple": Spans(),
+    "ForCTC": Spelling(),
+}
+"""The task of the classes whose name ends so; of every other, and where it does not fit, the stand-in."""
+
+
+def tasks_of(name: str) -> list[Task]:
+    """What a class may be trained for, best first."""
+    return [*(task for suffix, task in SUFFIXES.items() if name.endswith(suffix)), StandIn()]

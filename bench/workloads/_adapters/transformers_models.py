@@ -5,11 +5,8 @@ Built from a configuration alone, untrained: nothing is downloaded, and no code 
 
 from __future__ import annotations
 
-import inspect
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,19 +15,17 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from bench.data.base import Batch, DataSource
+from bench.data.files import check_index, sample_generator
 from bench.errors import UsageError
-from bench.workloads._adapters.spec import Spec, near, value_like
-from bench.workloads._adapters.tasks import SUFFIXES, Shape, Task, TaskData
+from bench.workloads._adapters import configs
+from bench.workloads._adapters.inputs import Facts
+from bench.workloads._adapters.plans import Plan, plan
+from bench.workloads._adapters.spec import Spec
+from bench.workloads._adapters.trying import built, hooked_parts, install_hooks
 from bench.workloads._examples import SYNTHETIC_SAMPLES
 from bench.workloads.base import Size, Workload
 
-TOKENS = {"standard": 128, "quick": 64}
-PIXELS = {"standard": 224, "quick": 64}
-# RoBERTa and its kin count positions from one above the padding id.
-POSITIONS_LEFT = 2
-MOST_RESERVED = 8
-"""Padding and the like have the first ids; where they have the last ones, a stray one does no harm."""
-INPUTS = ("input_ids", "pixel_values")
+BATCH: Mapping[str, Mapping[str, int]] = {"standard": {"batch_per_device": 32}, "quick": {"global_batch_size": 8}}
 
 
 class TransformersModel(Workload):
@@ -38,35 +33,56 @@ class TransformersModel(Workload):
 
     model_class: ClassVar[Any]
     config_class: ClassVar[Any]
-    settings: ClassVar[Mapping[str, Any]]
-    """Of the configuration, where they are not its defaults."""
-    task: ClassVar[Task]
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]]
+    """Of the configuration, where they are not its defaults, at each size."""
+    typed: ClassVar[Mapping[str, str]]
+    plans: ClassVar[Mapping[str, Plan]]
+    hooked: ClassVar[Sequence[str]]
+    """Submodels whose hidden states another part reads, which transformers records by hooks."""
     low_precision = True
-
-    @cached_property
-    def config(self) -> Any:
-        """The configuration at this size."""
-        return _config(self.model_class, self.config_class, self.settings, self.size_name)
 
     def build(self) -> nn.Module:
         """Called with keywords alone; returns the model's own output class."""
-        model: nn.Module = self.model_class(self.config)
+        config = configs.prepared(self.config_class, self.settings[self.size_name], self.typed)
+        model: nn.Module = self.model_class(config)
+        install_hooks(model, self.hooked)
         return model.float()
 
     def prepare(self, data: str, data_root: Path | None, cache: Path) -> DataSource:
         super().prepare(data, data_root, cache)
-        kind = "normal noise" if _takes_images(self.model_class) else "token ids, drawn evenly"
-        text = f"seeded {kind}, {self.size.text}"
-        return DataSource(kind="synthetic", text=text, num_samples=SYNTHETIC_SAMPLES)
+        kinds = {item.kind for item in self.plans[self.size_name].inputs.values() if item.word}
+        ids = "token ids, drawn evenly"
+        kind = ids if kinds == {"ids"} else f"normal noise and {ids}" if "ids" in kinds else "normal noise"
+        return DataSource(kind="synthetic", text=f"seeded {kind}, {self.size.text}", num_samples=SYNTHETIC_SAMPLES)
 
     def dataset(self, source: DataSource, seed: int) -> Dataset[Batch]:
-        return TaskData(self.task, _shape(self.model_class, self.config, self.size_name), source.num_samples, seed)
+        return PlannedData(self.plans[self.size_name], source.num_samples, seed)
 
     def loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor]:
-        return self.task.loss(output, targets)
+        return self.plans[self.size_name].task.loss(output, targets)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=1e-4)
+
+
+class PlannedData(Dataset[Batch]):
+    """`length` seeded samples of a plan's inputs, with its task's targets.
+
+    No attention mask among them: nothing is padded, and with one, transformers asks the device on every forward.
+    """
+
+    def __init__(self, plan: Plan, length: int, seed: int) -> None:
+        self.plan, self.length, self.seed = plan, length, seed
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Batch:
+        check_index(index, self.length)
+        generator = sample_generator(self.seed, index)
+        inputs = {name: item.draw(generator) for name, item in self.plan.inputs.items()}
+        targets = self.plan.task.targets(inputs, generator)
+        return Batch(args=(), kwargs=inputs, targets=targets)
 
 
 def adapt(spec: Spec) -> tuple[type[Workload], str]:
@@ -74,186 +90,64 @@ def adapt(spec: Spec) -> tuple[type[Workload], str]:
     path = Path(spec.model).expanduser()
     if path.is_dir() or "/" in spec.model:
         folder = path.resolve()
-        model_class, config_class, settings = _from_folder(folder)
+        model_class, config_class, stored = configs.from_folder(folder)
         name, address = f"{folder.name}{spec.query}", f"transformers:{folder}{spec.suffix}"
     else:
-        model_class = _model_class(spec.model)
-        config_class, settings = model_class.config_class, {}
+        model_class = configs.model_class(spec.model)
+        config_class, stored = model_class.config_class, {}
         name, address = f"transformers:{spec.model}{spec.query}", f"transformers:{spec.model}{spec.suffix}"
-    task = _task(model_class)
-    settings = {**settings, **_overrides(config_class, settings, spec.overrides)}
-    _check_built(model_class, _config(model_class, config_class, settings, "standard"), spec.query)
-    images = _takes_images(model_class)
-    sizes = {}
-    for size in TOKENS:
-        shape = _shape(model_class, _config(model_class, config_class, settings, size), size)
-        batch = {"standard": {"batch_per_device": 32}, "quick": {"global_batch_size": 8}}[size]
-        text = f"{shape.text}; {task.text}"
-        sizes[size] = Size(text=text, tokens_per_sample=shape.tokens or None, **batch)
+    settings, plans, hooked = _at_sizes(model_class, config_class, stored, spec)
     declared = {
         "name": spec.name or name,
-        "__doc__": f"transformers' {model_class.__name__}{spec.query}, untrained; {task.text}",
+        "__doc__": f"transformers' {model_class.__name__}{spec.query}, untrained; {plans['standard'].task.text}",
         "__module__": __name__,
         "model_class": model_class,
         "config_class": config_class,
         "settings": settings,
-        "task": task,
-        "sizes": sizes,
-        "sample_word": "images" if images else "sequences",
-        "compare_loss_placements": task.wide_logits,
+        "typed": spec.overrides,
+        "plans": plans,
+        "hooked": hooked,
+        "sizes": {
+            size: Size(text=one.text, tokens_per_sample=_tokens(one), **BATCH[size]) for size, one in plans.items()
+        },
+        "sample_word": _sample_word(plans["standard"]),
+        "compare_loss_placements": plans["standard"].task.wide_logits,
     }
     return type(model_class.__name__, (TransformersModel,), declared), address
 
 
-def _model_class(name: str) -> Any:
-    import transformers
+def _at_sizes(
+    model_class: Any, config_class: Any, stored: Mapping[str, Any], spec: Spec
+) -> tuple[dict[str, Mapping[str, Any]], dict[str, Plan], list[str]]:
+    """Settings and plan at each size, and the submodels with hooks.
 
-    try:
-        found = getattr(transformers, name)
-    except Exception:  # unknown, or what it needs is not installed
-        found = None
-    if not (inspect.isclass(found) and issubclass(found, transformers.PreTrainedModel)) or found.config_class is None:
-        known = [
-            key
-            for key in dir(transformers)
-            if key[:1].isupper() and key.endswith(tuple(SUFFIXES)) and not key.startswith("Auto")
-        ]
-        raise UsageError(f"--workload: transformers has no model class {name!r} that can be built; {near(name, known)}")
-    return found
-
-
-def _from_folder(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
-    """Model class, configuration class and settings of a folder that `save_pretrained` wrote."""
-    import transformers
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING
-
-    file = folder / "config.json"
-    try:
-        stored = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--workload: {file} cannot be read: {error}; name a folder with a config.json") from error
-    kind = stored.get("model_type") if isinstance(stored, dict) else None
-    if kind not in CONFIG_MAPPING:
-        raise UsageError(
-            f"--workload: transformers {transformers.__version__} knows no model_type {kind!r} of {file}; "
-            f"{near(str(kind), CONFIG_MAPPING.keys())} (code that lies in a folder is not run)"
-        )
-    config_class: Any = CONFIG_MAPPING[str(kind)]
-    named = (stored.get("architectures") or [None])[0]
-    model_class = _model_class(named) if named else MODEL_MAPPING[config_class]
-    return model_class, config_class, {key: value for key, value in stored.items() if key != "architectures"}
+    What is smaller at size quick is so only where the model takes it.
+    """
+    settings = configs.overridden(config_class, stored, spec)
+    config = configs.prepared(config_class, settings, spec.overrides)
+    model = built(model_class, config, spec.query)
+    standard = plan(model, Facts(model_class, config, "standard"))
+    less = configs.smaller(config, settings, stored, spec.overrides)
+    if less is not None:
+        with suppress(UsageError):  # windows and strides may not fit small images
+            small = configs.prepared(config_class, less, spec.overrides)
+            quick = plan(built(model_class, small, spec.query), Facts(model_class, small, "quick"))
+            if quick.inputs.keys() == standard.inputs.keys() and quick.tried == standard.tried:
+                return (
+                    {"standard": settings, "quick": less},
+                    {"standard": standard, "quick": quick},
+                    hooked_parts(model),
+                )
+    quick = plan(model, Facts(model_class, config, "quick"))
+    return {"standard": settings, "quick": settings}, {"standard": standard, "quick": quick}, hooked_parts(model)
 
 
-def _task(model_class: Any) -> Task:
-    """How the class is trained; UsageError for one that needs other inputs or objectives."""
-    name: str = model_class.__name__
-    suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
-    takes = inspect.signature(model_class.forward).parameters
-    main = model_class.main_input_name
-    if {"text_config", "vision_config"} <= set(model_class.config_class.sub_configs):
-        main = "images and text"
-    if suffix is None or main not in INPUTS or main not in takes:
-        raise UsageError(
-            f"--workload: {name} takes {main}, and is trained in a way that is not known here; known are classes that "
-            f"take input_ids or pixel_values and end in {', '.join(SUFFIXES)}. Write a workload of your own, see "
-            "docs/workloads.md"
-        )
-    return SUFFIXES[suffix]
+def _tokens(plan: Plan) -> int | None:
+    ids = plan.inputs.get("input_ids")
+    return ids.shape[-1] if ids is not None else None
 
 
-def _takes_images(model_class: Any) -> bool:
-    return bool(model_class.main_input_name == "pixel_values")
-
-
-def _overrides(config_class: Any, settings: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str, Any]:
-    """What was typed, as values of the configuration's types. UsageError for what it does not know."""
-    base = _made(config_class, settings)
-    known = set(base.to_dict()) | set(config_class.attribute_map)
-    overrides = {}
-    for key, text in typed.items():
-        if key not in known:
-            raise UsageError(f"--workload: {config_class.__name__} has no {key!r}; {near(key, known)}")
-        try:
-            overrides[key] = value_like(key, text, getattr(base, key, None))
-        except UsageError as error:
-            raise UsageError(f"--workload: {config_class.__name__}: {error}") from error
-    return overrides
-
-
-def _made(config_class: Any, settings: Mapping[str, Any]) -> Any:
-    """A configuration; what transformers remarks about unusual ones is kept off the terminal."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity(40)  # errors alone
-    try:
-        return config_class.from_dict(dict(settings))
-    except Exception as error:
-        raise UsageError(f"--workload: {config_class.__name__} refuses {dict(settings)}: {error}") from error
-    finally:
-        logging.set_verbosity(before)
-
-
-def _config(model_class: Any, config_class: Any, settings: Mapping[str, Any], size: str) -> Any:
-    """The configuration of a size. No cache of keys and values: training never reads it."""
-    config = _prepared(_made(config_class, settings))
-    full = getattr(config, "image_size", None)
-    if not _takes_images(model_class) or size != "quick" or not isinstance(full, int) or "image_size" in settings:
-        return config
-    patch = getattr(config, "patch_size", None)
-    pixels = -(-PIXELS["quick"] // patch) * patch if isinstance(patch, int) else PIXELS["quick"]
-    smaller = _prepared(_made(config_class, {**settings, "image_size": pixels}))
-    return smaller if pixels < full and _takes(model_class, smaller) else config
-
-
-def _prepared(config: Any) -> Any:
-    if getattr(config, "use_cache", False):
-        config.use_cache = False
-    text = config.get_text_config()
-    if getattr(text, "pad_token_id", None) is None and getattr(text, "vocab_size", None):
-        # Classifiers of sequences look for the last token that is no padding.
-        text.pad_token_id = 0
-    return config
-
-
-def _takes(model_class: Any, config: Any) -> bool:
-    """Whether the model takes images of its configuration's size; windows and strides may not fit small ones."""
-    try:
-        with torch.device("meta"), torch.no_grad():
-            shape = _shape(model_class, config, "quick")
-            model_class(config)(pixel_values=torch.zeros(1, shape.channels, shape.pixels, shape.pixels))
-    except Exception:
-        return False
-    return True
-
-
-def _check_built(model_class: Any, config: Any, query: str) -> None:
-    """UsageError where the overrides do not fit each other; built without its memory."""
-    try:
-        with torch.device("meta"):
-            model_class(config)
-    except Exception as error:
-        raise UsageError(f"--workload: {model_class.__name__} cannot be built with {query[1:]}: {error}") from error
-
-
-def _shape(model_class: Any, config: Any, size: str) -> Shape:
-    labels = int(getattr(config, "num_labels", 2))
-    if _takes_images(model_class):
-        pixels = getattr(config, "image_size", PIXELS[size])
-        if not isinstance(pixels, int):
-            pixels = max(pixels)
-        return Shape(pixels=pixels, channels=getattr(config, "num_channels", 3), labels=labels)
-    text = config.get_text_config()
-    positions = getattr(text, "max_position_embeddings", None)
-    tokens = (
-        TOKENS[size]
-        if not isinstance(positions, int) or positions < 4
-        else min(TOKENS[size], positions - POSITIONS_LEFT)
-    )
-    special = [text.pad_token_id, getattr(text, "bos_token_id", None), getattr(text, "eos_token_id", None)]
-    reserved = tuple(number for number in special if isinstance(number, int) and number < MOST_RESERVED)
-    shape = Shape(tokens=tokens, vocabulary=int(text.vocab_size), labels=labels, reserved=reserved)
-    if not config.is_encoder_decoder or "decoder_input_ids" not in inspect.signature(model_class.forward).parameters:
-        return shape
-    return replace(shape, decoder=True, end=special[2] if special[2] in reserved else None)
+def _sample_word(plan: Plan) -> str:
+    if set(plan.inputs) == {"pixel_values"}:
+        return "images"
+    return "sequences" if all(item.kind == "ids" for item in plan.inputs.values() if item.word) else "samples"
