@@ -7,9 +7,10 @@ import pytest
 from bench.analysis.intervals import Interval
 from bench.analysis.summary import EMULATED, Row, WorkloadSummary, strategy_label, summarise
 from bench.analysis.wording import banner, checks, cpu_share, ends_text, number, times, verdict
+from bench.metrics.parity_error import parity_error
 from bench.recording.reader import read_run
 from bench.recording.writer import RunWriter
-from bench.schema import Case, NameValue
+from bench.schema import Case, NameValue, ParityTrace, Trace
 from tests.recording.made_up import (
     METRICS,
     cpu_run,
@@ -175,6 +176,21 @@ def test_parity_says_where_it_was_checked_in_double(tmp_path: Path) -> None:
         writer.add(check, [sample(check, "parity_error", 1e-12, note=note)])
     (summary,) = summarise(read_run(writer.folder))
     assert [(row.parity.status, row.parity.double) for row in summary.rows] == [("ok", True), ("ok", False)]
+
+
+def test_parameters_that_nobody_trains_are_told_once(tmp_path: Path) -> None:
+    """By the metric's own words: what it notes is what is looked for."""
+    found = ParityTrace(error=1e-12, lossy=False, double=True, unused_parameters=("a.weight", "a.bias"))
+    note = next(iter(parity_error(Trace(case=made_case("ddp", 2, 64), parity=found)))).note
+    writer = RunWriter(tmp_path, made_run(), METRICS)
+    for position, strategy in enumerate(("ddp", "fsdp")):
+        case = made_case(strategy, 2, 64, precision="fp32")
+        writer.add(made_launch(case, 0, 2 * position), timed(made_launch(case, 0, 0), 100.0))
+        check = made_launch(replace(case, purpose="parity"), 0, 2 * position + 1)
+        writer.add(check, [sample(check, "parity_error", 1e-12, note=note)])
+    data = read_run(writer.folder)
+    (seen,) = [check.seen for check in checks(data, summarise(data)) if "not reached by the loss" in check.title]
+    assert seen == ("resnet50: ddp / resnet50: fsdp: 2 parameters do not move, e.g. a.weight, a.bias",)
 
 
 def test_cases_that_share_a_reason_are_listed_together(tmp_path: Path) -> None:
