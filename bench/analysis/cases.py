@@ -18,7 +18,7 @@ UNDECIDED = ("lossy", "no verdict")
 """A parity sample whose note begins so has no verdict: the lever rounds on purpose, or the forward is random."""
 DOUBLE = "in float64"
 """A parity sample whose note holds this was checked in float64."""
-UNMOVED = re.compile(r"\d+ parameters do not move on one device either.*")
+UNTRAINED = re.compile(r"\d+ parameters get no gradient on one device either.*")
 """How a parity sample's note ends where parts of the model are not trained at all."""
 
 
@@ -29,8 +29,8 @@ class Parity:
     status: `ok`, `missed`, `no verdict` (a lossy lever, a random forward), how its launch ended if not ok, None if
     there was none.
     `reduced_precision_error` is the error at the case's own precision, None where that is fp32 or unknown.
-    double: the check was made in float64 (own models), not in fp32. unmoved: which parameters one device does
-    not move either, None without any.
+    double: the check was made in float64 (own models), not in fp32. untrained: which parameters get no gradient on
+    one device either, None without any.
     """
 
     error: float | None = None
@@ -38,7 +38,7 @@ class Parity:
     reason: str | None = None
     reduced_precision_error: float | None = None
     double: bool = False
-    unmoved: str | None = None
+    untrained: str | None = None
 
     @property
     def known(self) -> bool:
@@ -163,12 +163,12 @@ def _parity(timed: Launch, checked: _Checked) -> Parity:
     if result.status != "ok" and found is None:
         return Parity(status=result.status, reason=result.reason, reduced_precision_error=reduced)
     error, note = (found.value, found.note or "") if found else (None, "the parity launch left no value")
-    unmoved = UNMOVED.search(note)
+    untrained = UNTRAINED.search(note)
     made = Parity(
         error=error,
         reduced_precision_error=reduced,
         double=DOUBLE in note,
-        unmoved=unmoved[0].replace("do not move on one device either", "do not move") if unmoved else None,
+        untrained=untrained[0].replace(" on one device either", "") if untrained else None,
     )
     if error is None or not math.isfinite(error):
         return replace(made, error=None, status="missed", reason=result.reason or note or "no finite value")

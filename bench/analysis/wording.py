@@ -156,8 +156,8 @@ def checks(data: RunData, summaries: Iterable[WorkloadSummary]) -> tuple[Check, 
             for name, row in rows
             if row.result.status == "ok" and not row.parity.known
         ],
-        "Parameters that one device does not move either: frozen, or not reached by the loss": _by_reason(
-            (name, row.parity.unmoved) for name, row in rows if row.result.status == "ok" and row.parity.unmoved
+        "Parameters without a gradient: frozen, or not reached by the loss": _by_reason(
+            (name, row.parity.untrained) for name, row in rows if row.result.status == "ok" and row.parity.untrained
         ),
         NOT_OK: _by_reason(
             (name, f"{row.result.status}, {row.result.reason or 'no reason recorded'}")

@@ -118,7 +118,9 @@ def _compare(reference: Trained, trained: Mapping[str, Tensor]) -> Message:
     path = _distance(wanted, start)
     if path == 0:
         raise BenchError("no parameter moved on one device; give the workload a loss that depends on its parameters")
-    unused: list[Plain] = [name for name, weight in wanted.items() if torch.equal(weight, start[name])]
+    unused: list[Plain] = [
+        name for name in wanted if name in reference.without_gradient and torch.equal(wanted[name], start[name])
+    ]
     unmoved: list[Plain] = [
         name
         for name, weight in trained.items()

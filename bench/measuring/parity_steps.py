@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -42,13 +42,18 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What the parity steps left, whole parameters on the CPU; start and losses (one a step): of the reference only."""
+    """What the parity steps left, whole parameters on the CPU.
+
+    Of the reference only: start; losses, one a step; without_gradient, parameters that the last step left without one
+    (a gradient of 0 is one: that of a bias before a softmax is no more).
+    """
 
     weights: Mapping[str, Tensor]
     seen: list[int]
     """Samples of each forward."""
     start: Mapping[str, Tensor] = field(default_factory=dict)
     losses: Sequence[float] = ()
+    without_gradient: Collection[str] = ()
 
 
 def reference_case(case: Case) -> Case:
@@ -166,7 +171,14 @@ def train(job: Job, place: Place, way: Way, *, rank: int, reference: bool) -> Tr
         if reference:
             losses.append(float(terms[0]))
             _check_weight(batch, float(terms[1]), job.case.workload)
-    return Trained(weights=trainer.full_parameters(), seen=seen, start=start, losses=losses)
+    left_out = [name.removeprefix("model.") for name, p in trainer.wrapped.named_parameters() if p.grad is None]
+    return Trained(
+        weights=trainer.full_parameters(),
+        seen=seen,
+        start=start,
+        losses=losses,
+        without_gradient=frozenset(left_out) if reference else (),
+    )
 
 
 def _check_weight(batch: StepBatch, weight: float, workload: str) -> None:

@@ -118,7 +118,7 @@ class ParityTrace:
     """Distance of a strategy's training from the one-device reference, after 3 SGD steps.
 
     lossy: a lever rounds on purpose, so the distance gets no verdict; double: trained in float64;
-    unused: parameters that do not move on one device either. Of a miss only: blame, what is wrong with
+    unused: parameters that get no gradient on one device either. Of a miss only: blame, what is wrong with
     the model rather than the strategy; undecided, why the model allows no verdict.
     """
 
