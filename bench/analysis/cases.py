@@ -18,7 +18,7 @@ UNDECIDED = ("lossy", "no verdict")
 """A parity sample whose note begins so has no verdict: the lever rounds on purpose, or the forward is random."""
 DOUBLE = "in float64"
 """A parity sample whose note holds this was checked in float64."""
-UNTRAINED = re.compile(r"\d+ parameters get no gradient on one device either.*")
+UNTRAINED = re.compile(r"no gradient on one device either for \d+.*")
 """How a parity sample's note ends where parts of the model are not trained at all."""
 
 

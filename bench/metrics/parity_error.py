@@ -31,4 +31,4 @@ def _notes(parity: ParityTrace) -> Iterable[str]:
     if parity.double:
         yield "in float64, where rounding at the edge of a ReLU cannot grow"
     if unused := parity.unused_parameters:
-        yield f"{len(unused)} parameters get no gradient on one device either, e.g. {', '.join(unused[:3])}"
+        yield f"no gradient on one device either for {len(unused)} of the parameters, e.g. {', '.join(unused[:3])}"

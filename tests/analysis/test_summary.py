@@ -190,7 +190,7 @@ def test_parameters_that_nobody_trains_are_told_once(tmp_path: Path) -> None:
         writer.add(check, [sample(check, "parity_error", 1e-12, note=note)])
     data = read_run(writer.folder)
     (seen,) = [check.seen for check in checks(data, summarise(data)) if "not reached by the loss" in check.title]
-    assert seen == ("resnet50: ddp / resnet50: fsdp: 2 parameters get no gradient, e.g. a.weight, a.bias",)
+    assert seen == ("resnet50: ddp / resnet50: fsdp: no gradient for 2 of the parameters, e.g. a.weight, a.bias",)
 
 
 def test_cases_that_share_a_reason_are_listed_together(tmp_path: Path) -> None:

@@ -95,10 +95,10 @@ def test_parity_error_is_the_only_value_of_a_parity_launch() -> None:
     assert found == {name: [] for name in found}
 
 
-def test_parity_error_notes_parameters_that_do_not_move_on_one_device_either() -> None:
+def test_parity_error_notes_parameters_without_a_gradient_on_one_device_either() -> None:
     parity = ParityTrace(error=1e-7, unused_parameters=("a", "b", "c", "d"))
     (value,) = values("parity_error", Trace(case=CASE, parity=parity))
-    assert value.note is not None and "4 parameters" in value.note and "a, b, c" in value.note
+    assert value.note is not None and "for 4 of the parameters" in value.note and "a, b, c" in value.note
 
 
 def test_every_metric_declares_its_unit_and_meaning() -> None:
