@@ -15,7 +15,8 @@ from torch import Tensor
 from bench.errors import UsageError
 from bench.workloads import Workload, find
 from bench.workloads._adapters.inputs import Input
-from bench.workloads._adapters.tasks import Spelling, StandIn
+from bench.workloads._adapters.stand_in import StandIn
+from bench.workloads._adapters.tasks import Classes, Spelling
 
 UNUSED = Path("unused")
 BERT = "hidden_size=32&intermediate_size=64&num_attention_heads=2&num_hidden_layers=2&vocab_size=99"
@@ -52,6 +53,9 @@ KINDS = [
     ("SegformerForSemanticSegmentation?num_labels=5", "3x64x64 images; one class a point of the output's map"),
     (f"BertForPreTraining?{BERT}", "64 tokens, vocabulary 99; stand-in objective"),
     (f"BertForMultipleChoice?{BERT}", "64 tokens, vocabulary 99; one class a sample"),
+    (f"BertForSequenceClassification?{BERT}&num_labels=1", "64 tokens, vocabulary 99; one number a sample, by squared"),
+    (f"BertForTokenClassification?{BERT}&num_labels=1", "64 tokens, vocabulary 99; one number a token, by squared"),
+    (f"ViTForImageClassification?{VIT}&num_labels=1", "3x64x64 images; one number a sample, by squared error"),
     (f"BertForNextSentencePrediction?{BERT}", "64 tokens, vocabulary 99; one class a sample"),
     (f"CanineModel?{VIT}", "64 tokens, vocabulary 1,114,112; stand-in objective"),
     ("PatchTSTForPrediction?d_model=32&num_attention_heads=2&ffn_dim=64", "32x1 values of a series; stand-in"),
@@ -65,7 +69,11 @@ def loss_of(workload: Workload, model: Any, samples: Sequence[Any]) -> Tensor:
     return total
 
 
-@pytest.mark.parametrize(("model", "text"), KINDS, ids=[model.partition("?")[0] for model, _ in KINDS])
+@pytest.mark.parametrize(
+    ("model", "text"),
+    KINDS,
+    ids=[f"{text.rpartition('; ')[2][:12]}-{model.partition('?')[0]}" for model, text in KINDS],
+)
 def test_a_kind_trains_and_its_loss_is_the_sum_over_samples(model: str, text: str) -> None:
     workload = find(f"transformers:{model}")("quick")
     assert workload.size.text.startswith(text)
@@ -95,6 +103,22 @@ def test_value_of_the_stand_in() -> None:
     first = ((1 - 1) ** 2 + (0 - math.cos(1)) ** 2) / 2  # cos(0 + 0), cos(1 + 0)
     second = ((0 - 0) ** 2 + (0.5 + math.sin(1)) ** 2) / 2  # cos(x + pi / 2) is -sin(x)
     assert float(total) == pytest.approx(first + second) and float(weight) == 2
+
+
+def test_what_a_mask_has_set_is_no_part_of_the_stand_in() -> None:
+    values = torch.tensor([[-10000.26, -1000.0, 0.0]], requires_grad=True)
+    total, _ = StandIn(tensors=(0,)).loss((values,), torch.zeros(1))
+    assert float(total.detach()) == pytest.approx(math.cos(2) ** 2 / 3)  # of three elements one counts
+    total.backward()  # type: ignore[no-untyped-call]
+    assert values.grad is not None and values.grad[0, :2].tolist() == [0, 0] and float(values.grad[0, 2]) != 0
+
+
+def test_one_number_a_point_of_a_map() -> None:
+    task = Classes(places=2, shape=(1, 2), classes=1)
+    output = SimpleNamespace(logits=torch.tensor([[[[1.0, 3.0]]]]))  # (samples, classes, high, wide)
+    total, weight = task.loss(output, torch.zeros(1, 1, 2))
+    assert float(total) == 5 and float(weight) == 1  # (1 + 9) / 2
+    assert task.targets({}, torch.Generator()).dtype is torch.float32
 
 
 def test_stand_in_of_a_model_that_could_not_be_tried_takes_the_first_tensor_of_the_samples() -> None:

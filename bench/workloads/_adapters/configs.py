@@ -1,41 +1,50 @@
-"""Configurations of transformers' models: found by class or folder, overridden, and made for a size."""
+"""Configurations of transformers' models: their classes, their parts, and what is made of them for a size."""
 
 from __future__ import annotations
 
 import copy
+import difflib
 import inspect
-import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from bench.errors import UsageError
-from bench.workloads._adapters.spec import Spec, near, value_like
 
 # By chance, these make one step more work than another, or leave a parameter without a gradient.
 BY_CHANCE = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "mask_time_prob", "mask_feature_prob")
 QUICK = {"image_size": 64, "max_source_positions": 64, "max_length": 128}
 """What is fixed by a configuration and less at size quick: pixels, and positions or frames of sound."""
-COUNTS = r"(^|_)(num|n|size|layers?|heads?|dim|length|positions)(_|$)"
-LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 OF_SOUND = ("max_source_positions", "max_length")
 Settings = Mapping[str, Any]
 
 
 def model_class(name: str) -> Any:
     """A class of transformers that has a configuration and a forward; UsageError names what may be meant."""
+    found = class_or_none(name)
+    if found is not None:
+        return found
+    if name.startswith("Auto"):
+        like = f"Bert{name.removeprefix('AutoModel')}"
+        such = like if class_or_none(like) else "BertModel"
+        raise UsageError(f"--workload: {name} stands for many classes; name a concrete class, such as {such}")
+    raise UsageError(
+        f"--workload: transformers has no model class {name!r} that can be built, nor is there a folder of that "
+        f"name; {_classes_like(name)}"
+    )
+
+
+def _classes_like(name: str) -> str:
+    """The classes that can be built and have a name like this."""
     import transformers
 
-    found = class_or_none(name)
-    if found is None:
-        known = [key for key in dir(transformers) if key[:1].isupper() and ("Model" in key or "For" in key)]
-        known = [key for key in known if not key.startswith("Auto") and not key.endswith("PreTrainedModel")]
-        raise UsageError(f"--workload: transformers has no model class {name!r} that can be built; {near(name, known)}")
-    return found
+    named = [key for key in dir(transformers) if key[:1].isupper() and ("Model" in key or "For" in key)]
+    named = [key for key in named if not key.endswith("PreTrainedModel")]  # bases that others extend
+    alike = difflib.get_close_matches(name, named, n=12, cutoff=0.5)
+    known = [key for key in alike if class_or_none(key) is not None][:6]
+    return f"near matches: {', '.join(known)}" if known else "name a class, such as BertModel"
 
 
 def class_or_none(name: str) -> Any:
@@ -52,29 +61,6 @@ def class_or_none(name: str) -> Any:
     return found if whole else None
 
 
-def from_folder(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
-    """Model class, configuration class and settings of a folder that `save_pretrained` wrote."""
-    import transformers
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING
-
-    file = folder / "config.json"
-    try:
-        stored = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--workload: {file} cannot be read: {error}; name a folder with a config.json") from error
-    kind = stored.get("model_type") if isinstance(stored, dict) else None
-    if kind not in CONFIG_MAPPING:
-        raise UsageError(
-            f"--workload: transformers {transformers.__version__} knows no model_type {kind!r} of {file}; "
-            f"{near(str(kind), CONFIG_MAPPING.keys())} (code that lies in a folder is not run)"
-        )
-    config_class: Any = CONFIG_MAPPING[str(kind)]
-    named = (stored.get("architectures") or [None])[0]
-    found = model_class(named) if named else MODEL_MAPPING[config_class]
-    return found, config_class, {key: value for key, value in stored.items() if key != "architectures"}
-
-
 def parts(config: Any) -> Iterator[tuple[str, Any]]:
     """The configuration and those inside it, outermost first, each with its dotted path (`text_config`)."""
     from transformers import PretrainedConfig
@@ -83,7 +69,7 @@ def parts(config: Any) -> Iterator[tuple[str, Any]]:
     for path, part in waiting:
         yield path, part
         inner = [(key, value) for key, value in vars(part).items() if isinstance(value, PretrainedConfig)]
-        waiting += [(_dotted(path, key), value) for key, value in inner if not key.startswith("_")]
+        waiting += [(dotted(path, key), value) for key, value in inner if not key.startswith("_")]
 
 
 def field(part: Any, name: str) -> Any:
@@ -102,14 +88,16 @@ def text_of(config: Any, *, decoder: bool = False) -> Any:
         return config.get_text_config(decoder=decoder, encoder=not decoder)
 
 
-def made(config_class: Any, settings: Settings) -> Any:
-    """A configuration; UsageError where the settings do not fit each other."""
+def made(config_class: Any, settings: Settings, origin: str = "") -> Any:
+    """A configuration; UsageError, which tells their `origin`, where the settings do not fit each other."""
     try:
         with silence():
             return config_class.from_dict(copy.deepcopy(dict(settings)))
     except Exception as error:
-        given = f"{dict(settings)}" if settings else "being made without settings: name a folder that has them"
-        raise UsageError(f"--workload: {config_class.__name__} refuses {given}: {one_line(error)}") from error
+        given = origin or "without settings: name a folder that has them"
+        raise UsageError(
+            f"--workload: {config_class.__name__} refuses being made {given}: {one_line(error)}"
+        ) from error
 
 
 @contextmanager
@@ -125,47 +113,7 @@ def silence() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def overridden(config_class: Any, settings: Settings, spec: Spec) -> dict[str, Any]:
-    """The settings with what was typed, `text_config.num_hidden_layers` meaning the one inside, each of its
-    default's type. UsageError for what the configuration does not know."""
-    inside: dict[str, Any] = dict(parts(made(config_class, settings)))
-    result = copy.deepcopy(dict(settings))
-    for key, text in spec.overrides.items():
-        path, _, last = key.rpartition(".")
-        part = inside.get(path)
-        if part is None or last not in _fields(part):
-            known = [_dotted(where, field) for where, one in inside.items() for field in _fields(one)]
-            same = [other for other in known if other.rpartition(".")[2] == last]
-            raise UsageError(f"--workload: {config_class.__name__} has no {key!r}; {near(key, same or known)}")
-        try:
-            value = value_like(key, text, default := field(part, last))
-            if re.search(COUNTS, last) and isinstance(value, int) and isinstance(default, int) and value < 0 <= default:
-                raise UsageError(f"{key}={text} counts something; its default is {default}")
-            where = place(result, inside, path)
-            where[last] = value
-            if last in LAYERS and isinstance(value, int):
-                _cut(where, default, value)
-            if last == "num_labels":  # the names of the labels count them too
-                where.pop("id2label", None), where.pop("label2id", None)
-        except UsageError as error:
-            raise UsageError(f"--workload: {config_class.__name__}: {error}") from error
-    return result
-
-
-def _cut(settings: dict[str, Any], before: Any, now: int) -> None:
-    """Lists with an item for each layer follow the number of layers; without enough items, their default does."""
-    for key, items in list(settings.items()):
-        if isinstance(items, list) and len(items) == before:
-            settings[key] = items[:now]
-            if now > before:
-                del settings[key]
-
-
-def _fields(part: Any) -> set[str]:
-    return set(part.to_dict()) | set(part.attribute_map) | {"num_labels"}
-
-
-def _dotted(path: str, key: str) -> str:
+def dotted(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
@@ -173,7 +121,7 @@ def place(settings: dict[str, Any], inside: Mapping[str, Any], path: str) -> dic
     """The settings of the configuration at `path` inside `settings`, put there where they were left at defaults."""
     so_far = ""
     for name in filter(None, path.split(".")):
-        so_far = _dotted(so_far, name)
+        so_far = dotted(so_far, name)
         if not isinstance(settings.get(name), dict):
             settings[name] = _unusual(inside[so_far])
         settings = settings[name]
@@ -200,7 +148,7 @@ def smaller(config: Any, settings: Settings, stored: Settings, typed: Mapping[st
     result = copy.deepcopy(dict(settings))
     for path, part in inside.items():
         for key, least in QUICK.items():
-            if key in _at(stored, path) or _dotted(path, key) in typed:
+            if key in at(stored, path) or dotted(path, key) in typed:
                 continue
             full = vars(part).get(key)
             less = _less(full, least, getattr(part, "patch_size", None))
@@ -219,22 +167,22 @@ def _less(full: Any, least: int, patch: Any) -> Any:
     return min(full, whole)
 
 
-def _at(settings: Settings, path: str) -> Settings:
+def at(settings: Settings, path: str) -> Settings:
     for name in filter(None, path.split(".")):
         inner = settings.get(name)
         settings = inner if isinstance(inner, Mapping) else {}
     return settings
 
 
-def prepared(config_class: Any, settings: Settings, typed: Mapping[str, str]) -> Any:
+def prepared(config_class: Any, settings: Settings, typed: Mapping[str, str], origin: str = "") -> Any:
     """The configuration to train: no cache of keys and values, which training never reads, and a fixed amount of
     work in every step, unless `typed` asks for the other."""
-    config = made(config_class, settings)
+    config = made(config_class, settings, origin)
     for path, part in parts(config):
         if getattr(part, "use_cache", False):
             part.use_cache = False
         for key in BY_CHANCE:
-            if isinstance(vars(part).get(key), float) and _dotted(path, key) not in typed:
+            if isinstance(vars(part).get(key), float) and dotted(path, key) not in typed:
                 setattr(part, key, 0.0)
         vocabulary = getattr(text_of(part), "vocab_size", None)
         for key in ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index"):

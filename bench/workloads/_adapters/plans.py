@@ -20,10 +20,19 @@ from bench.errors import UsageError
 from bench.structure import tensors_of
 from bench.workloads._adapters.configs import one_line
 from bench.workloads._adapters.inputs import TABLE, Facts, Input
-from bench.workloads._adapters.tasks import Task, tasks_of
-from bench.workloads._adapters.trying import Unseen, batch_of, on_meta, speaks_of_meta, tried, without_values
+from bench.workloads._adapters.spec import OWN
+from bench.workloads._adapters.stand_in import Task
+from bench.workloads._adapters.tasks import tasks_of
+from bench.workloads._adapters.trying import (
+    Unseen,
+    batch_of,
+    on_meta,
+    samples_unlike,
+    speaks_of_meta,
+    tried,
+    without_values,
+)
 
-OWN = "Write a workload of your own, see docs/workloads.md"
 MOST_LAYOUTS = 8
 MASKS = ("input_features_mask", "pixel_attention_mask", "pixel_mask", "attention_mask")
 WRITTEN = ("decoder_input_ids", "future_values", "future_time_features")
@@ -60,8 +69,11 @@ class Unfit(Exception):
     """The model does not take what is made for it."""
 
 
-def plan(model: nn.Module | None, facts: Facts) -> Plan:
-    """The first of what may be given that the model takes; UsageError where it takes none."""
+def plan(model: nn.Module | None, facts: Facts, origin: str = "", remedy: str = OWN) -> Plan:
+    """The first of what may be given that the model takes; UsageError where it takes none.
+
+    origin: where the configuration is from, if it is not the default one; remedy: what to do about it.
+    """
     problems: dict[str, None] = {}
     for names in _choices(facts):
         try:
@@ -72,7 +84,7 @@ def plan(model: nn.Module | None, facts: Facts) -> Plan:
             continue
         alone = not set(names) & {*SIGHT, *HEARING} and len(_modalities(facts)) > 1
         return Plan(inputs=inputs, task=task, alone=alone, tried=output is not None)
-    raise UsageError(f"--workload: {facts.name} {', and '.join(problems)}. {OWN}")
+    raise UsageError(f"--workload: {facts.name} {f'{origin} ' if origin else ''}{', and '.join(problems)}; {remedy}")
 
 
 def _modalities(facts: Facts) -> list[str]:
@@ -94,7 +106,7 @@ def _choices(facts: Facts) -> list[list[str]]:
     required = [key for key, parameter in facts.takes.items() if parameter.default is parameter.empty]
     unknown = [key for key in required if key not in TABLE]
     if unknown:
-        raise UsageError(f"--workload: {facts.name} needs {', '.join(unknown)}, which is not made here. {OWN}")
+        raise UsageError(f"--workload: {facts.name} needs {', '.join(unknown)}, which is not made here; {OWN}")
     several = _modalities(facts)
     main = [key for key in facts.main if key in facts.takes and key in TABLE]
     if not main and not required:
@@ -105,7 +117,7 @@ def _choices(facts: Facts) -> list[list[str]]:
     if "noise" in facts.takes and facts.first("mask_ratio", kind=float) is not None and TABLE["noise"](facts):
         names.append("noise")
     if not names:
-        raise UsageError(f"--workload: {facts.name} takes {', '.join(facts.takes)}, which is not made here. {OWN}")
+        raise UsageError(f"--workload: {facts.name} takes {', '.join(facts.takes)}, which is not made here; {OWN}")
     choices = [names]
     if len(several) > 1 and "input_ids" in several:
         for without in (HEARING, (*HEARING, *SIGHT)):
@@ -120,27 +132,27 @@ def _taken(model: nn.Module | None, facts: Facts, names: Sequence[str]) -> tuple
     names = list(names)
     while True:
         unseen: Inputs | None = None
-        problem: Exception | None = None
+        first: tuple[Inputs, Exception] | None = None
         for inputs in _layouts(facts, names):
             try:
                 placed = _with_places(model, facts, inputs)
-                return placed, tried(model, placed)
+                return placed, tried(model, placed, samples_unlike(facts.config, placed))
             except Unseen:
                 unseen = unseen or placed
             except Exception as error:
-                problem = problem or error
+                first = first or (inputs, error)
         if unseen is not None:
             return unseen, None
-        said = set(re.findall(r"\w+", str(problem)))
-        hints = MASKS if "NoneType" in said else TABLE.keys() & said
+        assert first is not None  # every layout was seen, and none was taken
+        shapes, problem = first
+        said = set(re.findall(r"\w+", str(problem).lower()))
+        hints = MASKS if "nonetype" in said else TABLE.keys() & said
         more = [key for key in hints if key in facts.takes and key not in names]
         if not more:
             break
         names += more
-    given = ", ".join(f"{name} {'x'.join(map(str, item.shape))}" for name, item in inputs.items())
-    raise Unfit(
-        f"does not take what is made for it ({given}): {type(problem).__name__}: {one_line(problem or Unseen())}"
-    )
+    given = ", ".join(f"{name} {'x'.join(map(str, item.shape))}" for name, item in shapes.items())
+    raise Unfit(f"does not take what is made for it ({given}): {type(problem).__name__}: {one_line(problem)}")
 
 
 def _layouts(facts: Facts, names: Sequence[str]) -> Iterator[Inputs]:
@@ -187,18 +199,18 @@ def _task(output: Any, inputs: Inputs, facts: Facts) -> Task:
     """The first task that fits what the model returned; Unfit where none does."""
     for task in tasks_of(facts.name):
         found = task.assumed(inputs, facts) if output is None else task.fitted(output, inputs, facts)
-        if found is not None and (output is None or _has_a_loss(found, output, inputs)):
+        if found is not None and (output is None or _has_a_loss(found, output, inputs, facts)):
             return found
     raise Unfit("returns nothing that is floating, depends on its parameters and has the samples in dimension 0")
 
 
-def _has_a_loss(task: Task, output: Any, inputs: Inputs) -> bool:
+def _has_a_loss(task: Task, output: Any, inputs: Inputs, facts: Facts) -> bool:
     """Whether the task's loss of this output can be computed, and depends on parameters."""
     generator = sample_generator(0, 0)
     sample = task.targets({name: item.draw(generator) for name, item in inputs.items()}, generator)
     try:
         with without_values():
-            total, _ = task.loss(output, batch_of(sample))
+            total, _ = task.loss(output, batch_of(sample, samples_unlike(facts.config, inputs)))
     except Exception as error:
         return speaks_of_meta(error)
     return bool(total.requires_grad)

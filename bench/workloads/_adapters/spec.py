@@ -11,6 +11,8 @@ from typing import Any
 from bench.errors import UsageError
 
 MOST_LISTED = 12
+OWN = "write a workload of your own, see docs/workloads.md"
+CHANGE = f"change these overrides, or {OWN}"
 NAME = "name"
 """A key of the suite's own: a short name for the model, in place of the whole text."""
 

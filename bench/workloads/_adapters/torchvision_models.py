@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,8 +16,11 @@ from torch.utils.data import Dataset
 from bench.data.base import Batch, DataSource
 from bench.data.images import NoiseImages
 from bench.errors import UsageError
-from bench.workloads._adapters.spec import Spec, literal, near
+from bench.workloads._adapters.configs import one_line
+from bench.workloads._adapters.spec import CHANGE, OWN, Spec, literal, near
+from bench.workloads._adapters.trying import speaks_of_meta
 from bench.workloads._examples import SYNTHETIC_SAMPLES
+from bench.workloads._objectives import mean_loss_of_each_sample
 from bench.workloads.base import Size, Workload
 
 QUICK_PIXELS = 64
@@ -73,11 +77,14 @@ def adapt(spec: Spec) -> tuple[type[Workload], str]:
         if key in settings:
             raise UsageError(f"--workload: {key} cannot be set; models are measured untrained, nothing is downloaded")
     given = settings.pop(IMAGE_SIZE, None)
-    if given is not None and (not isinstance(given, int) or given < 1):
+    if given is not None and (type(given) is not int or given < 1):
         raise UsageError(f"--workload: {IMAGE_SIZE}={given} is no number of pixels")
+    classes = settings.get("num_classes", 1000)
+    if isinstance(classes, int) and classes < 2:
+        raise UsageError(f"--workload: num_classes={classes}: cross-entropy needs 2 classes or more")
     model = _checked(spec, settings)
     takes_image_size = IMAGE_SIZE in inspect.signature(type(model).__init__).parameters
-    pixels = _pixels(spec.model, model, given, takes_image_size)
+    pixels = _tried(spec, settings, _pixels(spec.model, model, given, takes_image_size), takes_image_size)
     declared = {
         "name": spec.name or f"torchvision:{spec.model}{spec.query}",
         "__doc__": f"torchvision's {spec.model}{spec.query}, untrained",
@@ -86,7 +93,7 @@ def adapt(spec: Spec) -> tuple[type[Workload], str]:
         "settings": settings,
         "pixels": pixels,
         "takes_image_size": takes_image_size,
-        "classes": int(settings.get("num_classes", 1000)),
+        "classes": int(classes),
         "sizes": {
             "standard": Size(text="3x{0}x{0} images".format(pixels["standard"]), batch_per_device=64),
             "quick": Size(text="3x{0}x{0} images".format(pixels["quick"]), global_batch_size=8),
@@ -112,12 +119,56 @@ def _checked(spec: Spec, settings: Mapping[str, Any]) -> nn.Module:
     except NotImplementedError:  # some set their weights in a way that needs memory
         return _build(spec.model, settings)
     except Exception as error:
-        plain = _build(spec.model, WITHOUT_EXTRAS.get(spec.model, {}))
-        takes = [key for key in inspect.signature(type(plain).__init__).parameters if key not in ("self", "kwargs")]
         raise UsageError(
             f"--workload: torchvision's {spec.model} cannot be built with {spec.query[1:]}: {error}; it takes: "
-            f"{', '.join(dict.fromkeys([*takes, IMAGE_SIZE]))}"
+            f"{', '.join([*_typable(spec.model), IMAGE_SIZE])}"
         ) from error
+
+
+def _typable(name: str) -> list[str]:
+    """The parameters of a model that can be typed: numbers, texts and lists that its own function does not fix."""
+    extras = WITHOUT_EXTRAS.get(name, {})
+    found = []
+    for key, parameter in inspect.signature(type(_build(name, extras)).__init__).parameters.items():
+        unset = parameter.default is None and "Callable" not in str(parameter.annotation)
+        if key == IMAGE_SIZE or not (unset or isinstance(parameter.default, (bool, int, float, str, list, tuple))):
+            continue
+        with suppress(TypeError), torch.device("meta"):  # given twice: by the function too
+            with suppress(NotImplementedError):
+                _build(name, {**extras, key: parameter.default})
+            found.append(key)
+    return found
+
+
+def _tried(
+    spec: Spec, settings: Mapping[str, Any], pixels: Mapping[str, int], takes_image_size: bool
+) -> Mapping[str, int]:
+    """The pixels that the model trains on: quick is as standard where fewer are too few; UsageError if none are."""
+    problems = {
+        side: _problem(spec.model, {**settings, **({IMAGE_SIZE: side} if takes_image_size else {})}, side)
+        for side in set(pixels.values())
+    }
+    side = pixels["standard"]
+    if problem := problems[side]:
+        given = f" with {spec.query[1:]}" if spec.query else ""
+        raise UsageError(
+            f"--workload: torchvision's {spec.model}{given} does not train on images of {side}x{side}: "
+            f"{one_line(problem)}; {CHANGE if spec.query else OWN}"
+        )
+    if problems[pixels["quick"]]:  # some heads want larger images than the model alone
+        pixels = {**pixels, "quick": pixels["standard"]}
+    return pixels
+
+
+def _problem(name: str, settings: Mapping[str, Any], side: int) -> Exception | None:
+    """What a forward and loss of images of this size fail with, tried without memory; None where they do not."""
+    try:
+        with torch.device("meta"):
+            images, labels = torch.empty(2, 3, side, side), torch.zeros(2, dtype=torch.long)
+            mean_loss_of_each_sample(_build(name, settings)(images), labels)
+    except Exception as error:
+        return None if speaks_of_meta(error) else error
+    return None
 
 
 def _pixels(name: str, model: nn.Module, given: int | None, adjustable: bool) -> Mapping[str, int]:

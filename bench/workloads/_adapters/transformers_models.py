@@ -18,9 +18,11 @@ from bench.data.base import Batch, DataSource
 from bench.data.files import check_index, sample_generator
 from bench.errors import UsageError
 from bench.workloads._adapters import configs
+from bench.workloads._adapters.folders import from_folder, is_folder
 from bench.workloads._adapters.inputs import Facts
+from bench.workloads._adapters.overriding import overridden
 from bench.workloads._adapters.plans import Plan, plan
-from bench.workloads._adapters.spec import Spec
+from bench.workloads._adapters.spec import CHANGE, OWN, Spec
 from bench.workloads._adapters.trying import built, hooked_parts, install_hooks
 from bench.workloads._examples import SYNTHETIC_SAMPLES
 from bench.workloads.base import Size, Workload
@@ -51,9 +53,9 @@ class TransformersModel(Workload):
     def prepare(self, data: str, data_root: Path | None, cache: Path) -> DataSource:
         super().prepare(data, data_root, cache)
         kinds = {item.kind for item in self.plans[self.size_name].inputs.values() if item.word}
-        ids = "token ids, drawn evenly"
-        kind = ids if kinds == {"ids"} else f"normal noise and {ids}" if "ids" in kinds else "normal noise"
-        return DataSource(kind="synthetic", text=f"seeded {kind}, {self.size.text}", num_samples=SYNTHETIC_SAMPLES)
+        ids, noise = "token ids" * ("ids" in kinds), "normal noise" * bool(kinds - {"ids"})
+        text = f"seeded {' and '.join(filter(None, (ids, noise)))}"
+        return DataSource(kind="synthetic", text=text, num_samples=SYNTHETIC_SAMPLES)
 
     def dataset(self, source: DataSource, seed: int) -> Dataset[Batch]:
         return PlannedData(self.plans[self.size_name], source.num_samples, seed)
@@ -87,16 +89,15 @@ class PlannedData(Dataset[Batch]):
 
 def adapt(spec: Spec) -> tuple[type[Workload], str]:
     """A workload class for a transformers model, and its address. UsageError names what there is."""
-    path = Path(spec.model).expanduser()
-    if path.is_dir() or "/" in spec.model:
-        folder = path.resolve()
-        model_class, config_class, stored = configs.from_folder(folder)
-        name, address = f"{folder.name}{spec.query}", f"transformers:{folder}{spec.suffix}"
+    file: Path | None = None
+    if is_folder(spec.model):
+        file, model_class, config_class, stored = from_folder(spec.model)
+        name, address = f"{file.parent.name}{spec.query}", f"transformers:{file.parent}{spec.suffix}"
     else:
         model_class = configs.model_class(spec.model)
         config_class, stored = model_class.config_class, {}
         name, address = f"transformers:{spec.model}{spec.query}", f"transformers:{spec.model}{spec.suffix}"
-    settings, plans, hooked = _at_sizes(model_class, config_class, stored, spec)
+    settings, plans, hooked = _at_sizes(model_class, config_class, stored, spec, file)
     declared = {
         "name": spec.name or name,
         "__doc__": f"transformers' {model_class.__name__}{spec.query}, untrained; {plans['standard'].task.text}",
@@ -117,29 +118,37 @@ def adapt(spec: Spec) -> tuple[type[Workload], str]:
 
 
 def _at_sizes(
-    model_class: Any, config_class: Any, stored: Mapping[str, Any], spec: Spec
+    model_class: Any, config_class: Any, stored: Mapping[str, Any], spec: Spec, file: Path | None
 ) -> tuple[dict[str, Mapping[str, Any]], dict[str, Plan], list[str]]:
     """Settings and plan at each size, and the submodels with hooks.
 
     What is smaller at size quick is so only where the model takes it.
     """
-    settings = configs.overridden(config_class, stored, spec)
-    config = configs.prepared(config_class, settings, spec.overrides)
-    model = built(model_class, config, spec.query)
-    standard = plan(model, Facts(model_class, config, "standard"))
+    settings = overridden(config_class, stored, spec, f"with {file}" if file else "")
+    origin, remedy = _origin(spec, file)
+    config = configs.prepared(config_class, settings, spec.overrides, origin)
+    model = built(model_class, config, origin)
+    standard = plan(model, Facts(model_class, config, "standard"), origin, remedy)
     less = configs.smaller(config, settings, stored, spec.overrides)
     if less is not None:
         with suppress(UsageError):  # windows and strides may not fit small images
             small = configs.prepared(config_class, less, spec.overrides)
-            quick = plan(built(model_class, small, spec.query), Facts(model_class, small, "quick"))
+            quick = plan(built(model_class, small, origin), Facts(model_class, small, "quick"))
             if quick.inputs.keys() == standard.inputs.keys() and quick.tried == standard.tried:
                 return (
                     {"standard": settings, "quick": less},
                     {"standard": standard, "quick": quick},
                     hooked_parts(model),
                 )
-    quick = plan(model, Facts(model_class, config, "quick"))
+    quick = plan(model, Facts(model_class, config, "quick"), origin, remedy)
     return {"standard": settings, "quick": settings}, {"standard": standard, "quick": quick}, hooked_parts(model)
+
+
+def _origin(spec: Spec, file: Path | None) -> tuple[str, str]:
+    """Where a configuration is from, empty for its defaults, and what helps where it does not fit."""
+    given = [*([str(file)] if file else []), *([spec.query[1:]] if spec.overrides else [])]
+    remedy = CHANGE if spec.overrides else f"correct that file, or {OWN}" if file else OWN
+    return f"with {' and '.join(given)}" if given else "", remedy
 
 
 def _tokens(plan: Plan) -> int | None:

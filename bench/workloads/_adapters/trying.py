@@ -6,10 +6,12 @@ So a model of any size is tried in a second. One that hangs on values on its way
 from __future__ import annotations
 
 import copy
+import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import torch
@@ -18,19 +20,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.data.files import sample_generator
 from bench.errors import UsageError
-from bench.workloads._adapters.configs import COUNTS, one_line, parts, silence
+from bench.workloads._adapters.configs import one_line, parts, silence
 from bench.workloads._adapters.inputs import Input
+from bench.workloads._adapters.overriding import COUNTS
 
 HOOKED = "_output_capturing_hooks_installed"
-TRIED_SAMPLES = 23
-"""A batch without values costs nothing, and one of 23 is told from every usual width and length."""
+LEAST_SAMPLES = 23
 
 
 class Unseen(Exception):
     """The model could not be tried on the meta device."""
 
 
-def built(model_class: Any, config: Any, query: str) -> nn.Module | None:
+def built(model_class: Any, config: Any, origin: str) -> nn.Module | None:
     """The model on the meta device, None where it cannot be there; UsageError where the settings do not fit."""
     config = copy.deepcopy(config)
     config._experts_implementation = "batched_mm"  # the one way to compute experts that does not look at values
@@ -42,7 +44,7 @@ def built(model_class: Any, config: Any, query: str) -> nn.Module | None:
             return None
         lacking = [key for _, part in parts(config) for key, value in vars(part).items() if value is None]
         lacking = [key for key in dict.fromkeys(lacking) if re.search(COUNTS, key)]
-        given = f"with {query[1:]}" if query else "at its default configuration"
+        given = origin or "at its default configuration"
         given += f" (without a value: {', '.join(lacking[:6])})" if lacking else ""
         raise UsageError(
             f"--workload: {model_class.__name__} cannot be built {given}: {type(error).__name__}: {one_line(error)}"
@@ -56,28 +58,51 @@ def speaks_of_meta(error: BaseException) -> bool:
     return isinstance(error, NotImplementedError) or any(word in str(error).lower() for word in words)
 
 
-def on_meta(item: Input, samples: int = TRIED_SAMPLES) -> Tensor:
+def on_meta(item: Input, samples: int) -> Tensor:
     """A batch of an input, without values."""
     return batch_of(item.draw(sample_generator(0, 0)), samples)
 
 
-def batch_of(sample: Tensor, samples: int = TRIED_SAMPLES) -> Tensor:
+def batch_of(sample: Tensor, samples: int) -> Tensor:
     return torch.empty((samples, *sample.shape), dtype=sample.dtype, device="meta")
 
 
-class Answered(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """On the meta device, an answer to what a forward asks a tensor: yes, but no to whether any is (padding, a gap)."""
+def samples_unlike(config: Any, inputs: Mapping[str, Input]) -> int:
+    """How many samples to try: a prime that divides no number of the configuration or of the inputs' shapes.
 
-    def __init__(self) -> None:
+    So the dimension of the samples is told from widths, lengths and numbers of heads. Samples without values cost
+    nothing.
+    """
+    numbers = {length for item in inputs.values() for length in item.shape}
+    waiting: list[Any] = [value for _, part in parts(config) for value in vars(part).values()]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple)):
+            waiting += value
+        elif isinstance(value, int) and value:
+            numbers.add(value)
+    primes = (odd for odd in count(LEAST_SAMPLES, 2) if all(odd % less for less in range(3, math.isqrt(odd) + 1)))
+    return next(prime for prime in primes if all(number % prime for number in numbers))
+
+
+class Answered(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """On the meta device, an answer to what a forward asks a tensor: yes, but no to whether any is (padding, a gap).
+
+    otherwise: the other answer to each of them.
+    """
+
+    def __init__(self, *, otherwise: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.asked = False
+        self.asked, self.otherwise = False, otherwise
         self._any: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
             self.asked = True
-            yes = all(args[0] is not one for one in self._any)
-            return yes if args[0].dtype is torch.bool else 1
+            yes = all(args[0] is not one for one in self._any) is not self.otherwise
+            return yes if args[0].dtype is torch.bool else 1 + self.otherwise
         result = func(*args, **(kwargs or {}))
         if func is torch.ops.aten.any.default:
             self._any.append(result)
@@ -92,11 +117,11 @@ def without_values(answers: Answered | None = None) -> Iterator[None]:
         yield
 
 
-def tried(model: nn.Module | None, inputs: Mapping[str, Input]) -> Any:
+def tried(model: nn.Module | None, inputs: Mapping[str, Input], samples: int) -> Any:
     """What the model returns for a batch, without values. Unseen where that hangs on values, else the model's error."""
     if model is None:
         raise Unseen
-    batch = {name: on_meta(item) for name, item in inputs.items()}
+    batch = {name: on_meta(item, samples) for name, item in inputs.items()}
     for training in (True, False):  # in training, a layer may be left out by chance
         model.train(training)
         answers = Answered()
@@ -104,10 +129,21 @@ def tried(model: nn.Module | None, inputs: Mapping[str, Input]) -> Any:
             with without_values(answers):
                 return model(**batch)
         except Exception as error:
-            misled = answers.asked and "NoneType" not in str(error)  # something is missing, whatever the values
-            if not misled and not speaks_of_meta(error):
+            if not speaks_of_meta(error) and not (answers.asked and _misled(model, batch, error)):
                 raise
     raise Unseen
+
+
+def _misled(model: nn.Module, batch: Mapping[str, Tensor], error: Exception) -> bool:
+    """Whether an error may come of the answers: with the others there is none, or not the same."""
+    if "NoneType" in str(error):  # something is missing, whatever the values
+        return False
+    try:
+        with without_values(Answered(otherwise=True)):
+            model(**batch)
+    except Exception as other:
+        return str(other) != str(error)
+    return True
 
 
 def hooked_parts(model: nn.Module | None) -> list[str]:
