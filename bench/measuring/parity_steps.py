@@ -171,13 +171,13 @@ def train(job: Job, place: Place, way: Way, *, rank: int, reference: bool) -> Tr
         if reference:
             losses.append(float(terms[0]))
             _check_weight(batch, float(terms[1]), job.case.workload)
-    left_out = [name.removeprefix("model.") for name, p in trainer.wrapped.named_parameters() if p.grad is None]
+    left_out = [name for name, p in trainer.wrapped.named_parameters() if p.grad is None] if reference else []
     return Trained(
         weights=trainer.full_parameters(),
         seen=seen,
         start=start,
         losses=losses,
-        without_gradient=frozenset(left_out) if reference else (),
+        without_gradient={name.removeprefix("model.") for name in left_out},
     )
 
 

@@ -59,10 +59,9 @@ class Plan:
     @property
     def text(self) -> str:
         """The sample and the objective, for a reader."""
-        spoken = [item for item in self.inputs.values() if item.word]
-        if any(name == "input_ids" for name in self.inputs):
-            spoken = [item for name, item in self.inputs.items() if item.word and name != "decoder_input_ids"]
-        return f"{', '.join(item.text for item in spoken)}{' (text alone)' if self.alone else ''}; {self.task.text}"
+        unsaid = "decoder_input_ids" if "input_ids" in self.inputs else ""  # as long as those that are read
+        spoken = [item.text for name, item in self.inputs.items() if item.word and name != unsaid]
+        return f"{', '.join(spoken)}{' (text alone)' if self.alone else ''}; {self.task.text}"
 
 
 class Unfit(Exception):
