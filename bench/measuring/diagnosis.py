@@ -140,21 +140,30 @@ def _random_forward(alone: OneDevice) -> str | None:
 
 
 def _no_sum(alone: OneDevice) -> str | None:
-    """Where the loss of a batch is not the sum of the losses of its halves, or of its samples if it is odd."""
+    """Where the loss of a batch, or its gradient, is not the sum of those of its halves, or of its samples if odd."""
     samples = alone.job.case.global_batch_size
     if samples < 2:
         return None
     trainer = alone.trainer()
     whole = trainer.loss_sum(alone.batches(1)[0].micro_batches[0])
-    pieces = alone.batches(2 if samples % 2 == 0 else samples)[0].micro_batches
-    parts = [trainer.loss_sum(piece) for piece in pieces]
+    batches = alone.batches(2 if samples % 2 == 0 else samples)
+    parts = [trainer.loss_sum(piece) for piece in batches[0].micro_batches]
     dtype = next((weight.dtype for weight in alone.weights.values() if weight.is_floating_point()), torch.float32)
-    if _apart(whole, *parts) <= LOSS_LIMIT.get(dtype, 1e-3):
+    if _apart(whole, *parts) > LOSS_LIMIT.get(dtype, 1e-3):
+        return (
+            f"the loss of a batch of {samples} is {whole:.6g}, but those of its {len(parts)} parts add up to "
+            f"{sum(parts):.6g}; loss() must return the sum over samples, not a mean, and neither loss() nor the model "
+            "may couple the samples of a batch"
+        )
+    for batch in batches:
+        trainer.step(batch)
+    apart = alone.error_of(trainer.full_parameters())
+    if apart <= PARITY_LIMIT:
         return None
     return (
-        f"the loss of a batch of {samples} is {whole:.6g}, but those of its {len(parts)} parts add up to "
-        f"{sum(parts):.6g}; loss() must return the sum over samples, not a mean, and neither loss() nor the model may "
-        "couple the samples of a batch"
+        f"the gradient of a batch is not the sum of those of its parts: one device alone, with each batch of {samples} "
+        f"in {len(parts)} parts, is {apart:.2g} from itself; what the model runs or trains must not hang on which "
+        "samples are in a batch together"
     )
 
 

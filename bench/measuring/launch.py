@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from bench import strategies
 from bench.measuring.control import Message
 from bench.measuring.launcher import Launcher, LaunchError, Session, Task
 from bench.measuring.steady import WarmupRule, warmup_end
@@ -17,6 +18,10 @@ from bench.schema import Case, DeviceTrace, Moment, Outcome, Trace
 from bench.watching.watcher import Watched, Watcher
 
 OK = Outcome(status="ok")
+LOST_PEER = ("RuntimeError", "DistBackendError", "DistNetworkError")
+"""What torch raises in ranks whose peer is gone, or does something else; in some places it aborts."""
+LOOK_SECONDS = 30.0
+"""Least time of a second look; it ends at once where a step shows something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,14 @@ class LaunchResult:
     warmup_end: str | None = None
     timeline: tuple[Moment, ...] = ()
     watch_problems: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far the rounds of a launch got. steps: with those of an unfinished round; seconds: without."""
+
+    steps: int = 0
+    seconds: float = 0.0
 
 
 Drive: TypeAlias = Callable[[Session, Clock], "tuple[Trace, str | None]"]
@@ -129,18 +142,23 @@ def run_launch(
 def time_case(
     launcher: Launcher, job: Job, world_size: int, plan: RoundPlan, watcher: Watcher | None = None
 ) -> LaunchResult:
-    """Run one timed launch of a case, watched where there is a watcher."""
-    watch = Watch(watcher)
+    """Run one timed launch of a case, watched where there is a watcher.
+
+    Where the strategy's ranks must agree, it looks at the first steps, at one after the rounds, and, where the launch
+    failed, at every step of a second launch: none of them is timed.
+    """
+    watch, progress = Watch(watcher), Progress()
 
     def drive(session: Session, clock: Clock) -> tuple[Trace, str | None]:
-        warmup, steps, why = _warm_up(session, plan)
+        warmup, steps, why = _warm_up(session, plan, progress)
         session.command({"op": "begin"})
         clock.warmup_seconds = clock.lap()
         watch.begin()
-        rounds = tuple(_round(session, steps, f"round {number}") for number in range(plan.rounds))
+        rounds = tuple(_round(session, steps, f"round {number}", progress) for number in range(plan.rounds))
         watch.finish()
-        finished = session.command({"op": "finish"})
+        traces = session.command({"op": "traces"})
         clock.measured_seconds = clock.lap()
+        session.command({"op": "finish"})
         workload = job.workload()
         trace = Trace(
             case=job.case,
@@ -150,26 +168,62 @@ def time_case(
             tokens_per_sample=workload.size.tokens_per_sample,
             epoch_samples=workload.epoch_samples,
             epoch_data=workload.epoch_data,
-            devices=_device_traces(finished, job.case.num_devices),
+            devices=_device_traces(traces, job.case.num_devices),
         )
         return trace, why
 
-    return run_launch(launcher, measure, job, world_size, drive, watch)
+    result = run_launch(launcher, measure, job, world_size, drive, watch)
+    if result.clock.startup_seconds is None or not may_have_parted(result.outcome, job.case):
+        return result
+    return _second_look(launcher, job, world_size, progress, result)
 
 
-def _round(session: Session, steps: int, phase: str) -> float:
+def may_have_parted(outcome: Outcome, case: Case) -> bool:
+    """Whether a launch can have failed so because its ranks did different things: it hung, or lost a peer."""
+    reason = outcome.reason or ""
+    lost = outcome.status == "error" and (reason.startswith(LOST_PEER) or "SIGABRT" in reason)
+    must_agree = case.num_devices > 1 and strategies.registry.get(case.strategy).ranks_must_agree
+    return must_agree and (lost or outcome.status == "timeout")
+
+
+def _second_look(
+    launcher: Launcher, job: Job, world_size: int, progress: Progress, failed: LaunchResult
+) -> LaunchResult:
+    """Take the steps of a failed launch again, with every one looked at; `failed` as it is where nothing is found."""
+    startup = failed.clock.startup_seconds or 0.0
+    limit = min(job.timeout_seconds, LOOK_SECONDS + 2 * startup + 3 * progress.seconds)
+
+    def drive(session: Session, clock: Clock) -> tuple[Trace, None]:
+        for step in range(1, progress.steps + 1):
+            _round(session, 1, f"step {step}", Progress())
+        session.command({"op": "finish"})
+        return Trace(case=job.case), None
+
+    found = run_launch(
+        launcher, measure, replace(job, looks=math.inf, timeout_seconds=limit), world_size, drive
+    ).outcome
+    if found.status != "skipped":
+        return failed
+    reason = f"{found.reason} (in {found.phase}; this launch, which did not look at it, ended: {failed.outcome.reason})"
+    return replace(failed, outcome=replace(found, reason=reason))
+
+
+def _round(session: Session, steps: int, phase: str, progress: Progress) -> float:
     """Seconds of one round: that of its slowest rank."""
+    progress.steps += steps
     replies = session.command({"op": "round", "steps": steps, "phase": phase})
-    return max(float(reply["seconds"]) for reply in replies)  # type: ignore[arg-type]
+    seconds = max(float(reply["seconds"]) for reply in replies)  # type: ignore[arg-type]
+    progress.seconds += seconds
+    return seconds
 
 
-def _warm_up(session: Session, plan: RoundPlan) -> tuple[list[float], int, str]:
+def _warm_up(session: Session, plan: RoundPlan, progress: Progress) -> tuple[list[float], int, str]:
     """Round durations, the steps per round that they led to, and why the warm-up ended.
 
     The first two rounds are one step each: the first carries one-off costs, the second says
     how many steps a round needs. Rounds of different length are not compared.
     """
-    first = [_round(session, 1, "warm-up"), _round(session, 1, "warm-up")]
+    first = [_round(session, 1, "warm-up", progress), _round(session, 1, "warm-up", progress)]
     steps = max(1, math.ceil(plan.round_seconds / first[1]))
     same_length = first[1:] if steps == 1 else []
     warmup = list(first)
@@ -177,7 +231,7 @@ def _warm_up(session: Session, plan: RoundPlan) -> tuple[list[float], int, str]:
         why = warmup_end(same_length, plan.warmup)
         if why is not None:
             return warmup, steps, why
-        same_length.append(_round(session, steps, "warm-up"))
+        same_length.append(_round(session, steps, "warm-up", progress))
         warmup.append(same_length[-1])
 
 

@@ -160,7 +160,8 @@ class Session:
         failures = [failure for failure in self._control.failures() if failure.rank in ranks]
         outcome = first_cause(failures, [self._exits[rank] for rank in ranks & self._exits.keys()], self._control.phase)
         rank, reason = outcome.rank or 0, outcome.reason
-        words = None if outcome.traceback or "SIGKILL" in str(reason) else self._logs.last_words(rank)
+        killed = rank in self._exits and self._exits[rank].code == -signal.SIGKILL  # by another: it said nothing of it
+        words = None if outcome.traceback or killed else self._logs.last_words(rank)
         if words is not None:
             reason = f"{reason}; its last words: {words}"
         said = [f"--- last output of rank {rank} ---", *lines] if (lines := self._logs.lines(rank)) else []

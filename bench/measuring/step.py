@@ -9,7 +9,7 @@ unequal shards and chunks train exactly what one device trains.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -21,7 +21,7 @@ from bench.errors import RefusedError
 from bench.levers import autocast
 from bench.measuring.building import blocks_of, built
 from bench.schema import Case
-from bench.strategies import Context, StepLoss, Strategy
+from bench.strategies import LOOKS, Context, LossCheck, StepLoss, Strategy
 from bench.structure import map_tensors, samples_in, tensors_of, with_tensors
 from bench.workloads import Batch, DataSource, Workload
 
@@ -148,6 +148,7 @@ class Trainer:
         train: bool = True,
         prepare: Callable[[nn.Module], None] | None = None,
         seed: int,
+        looks: float = LOOKS,
     ) -> None:
         torch.manual_seed(seed)
         model = built(workload).to(devices[0]).train(train)
@@ -158,15 +159,23 @@ class Trainer:
         bare = strategy.follows_output(case) and not self._loss_inside
         module = PrecisionModule(model, workload, case, self._loss_inside, bare).train(train)
         self._module = module
-        context = Context(case=case, devices=devices, blocks=blocks_of(workload, model), mesh=mesh)
+        blocks = blocks_of(workload, model)
+        self._context = Context(case=case, devices=devices, blocks=blocks, mesh=mesh)
         try:
-            self.wrapped = strategy.wrap(module, context)
+            self.wrapped = strategy.wrap(module, self._context)
         except Exception as error:
             _say_refused(strategy, error, None)
             raise
         self.optimizer = (optimizer or workload.optimizer)(self.wrapped.parameters())
         self._loss_scale = strategy.loss_scale(case)
-        self._check = None if self._loss_inside else strategy.loss_check(module, self.wrapped, context)
+        self._check: LossCheck | None = None
+        self.look_again(looks)
+
+    def look_again(self, steps: float) -> None:
+        """Have the strategy look at the next steps, see `Strategy.loss_check`."""
+        if not self._loss_inside:
+            context = replace(self._context, looks=steps)
+            self._check = self.strategy.loss_check(self._module, self.wrapped, context)
 
     def step(self, batch: StepBatch) -> Tensor:
         """Train one global batch. Returns this process's summed loss and weight, shape (2,), on its device.
@@ -203,11 +212,21 @@ class Trainer:
             targets = to_device(targets, device)
         output = self._module.whole_output(self.wrapped(args, kwargs))
         with autocast(self.case.precision, self.case.device_type):
-            loss_sum, weight = self.workload.loss(output, targets)
+            loss_sum, weight = self._loss(output, targets, samples_in((args, kwargs)))
             if self._check is not None and torch.is_grad_enabled():
                 loss = self.workload.loss
                 self._check(StepLoss(output=output, targets=targets, loss_sum=loss_sum, loss=loss, last=last))
         return _terms(loss_sum, weight)
+
+    def _loss(self, output: Any, targets: Any, samples: int) -> tuple[Tensor, Tensor | float]:
+        """The workload's; RefusedError where it fails because of how the strategy puts outputs together."""
+        try:
+            return self.workload.loss(output, targets)
+        except Exception as error:
+            reason = self.strategy.loss_refusal(output, samples, error)
+            if reason is None:
+                raise
+            raise RefusedError(reason) from error
 
     def loss_sum(self, batch: Batch) -> float:
         """The loss of a micro-batch, summed; nothing is trained."""

@@ -44,6 +44,8 @@ class Job:
     timeout_seconds: float
     address: str | None = None
     """What `--workload` said, for a worker to find a class that the suite does not hold."""
+    looks: float = strategies.LOOKS
+    """How many of the first steps the strategy's `loss_check` looks at."""
 
     def workload(self) -> Workload:
         """The case's workload at its size."""
@@ -72,8 +74,14 @@ class Rounds:
         seconds = time.perf_counter() - started
         loss = float(terms[0]) if terms is not None else 0.0
         if not math.isfinite(loss):
-            raise BenchError(f"the loss is {loss}; lower the learning rate, or try --precision fp32")
+            remedy = "" if self._trainer.case.precision == "fp32" else ", or try --precision fp32"
+            raise BenchError(f"the loss is {loss}; lower the learning rate{remedy}")
         return seconds
+
+    def look(self) -> None:
+        """Train one more step that the strategy's `loss_check` looks at."""
+        self._trainer.look_again(1)
+        self.run(1)
 
     def begin(self) -> None:
         """From here on figures count: reset the allocators' peaks and the CPU clock."""
@@ -114,7 +122,7 @@ def peak_rss_bytes() -> int:
 
 
 def measure(job: Job, channel: Channel) -> None:
-    """Serve one timed launch: `round`, `begin` and `finish` commands, in any number and order."""
+    """Serve one timed launch: `round`, `begin` and `traces` commands, in any number and order, then `finish`."""
     case = job.case
     channel.phase("build")
     levers.set_float32_precision(case.precision)
@@ -122,7 +130,13 @@ def measure(job: Job, channel: Channel) -> None:
     workload, strategy = job.workload(), strategies.registry.get(case.strategy)
     with training_place(case, job.backend, channel, job.timeout_seconds) as place:
         trainer = Trainer(
-            workload=workload, strategy=strategy, case=case, devices=place.devices, mesh=place.mesh, seed=job.seed
+            workload=workload,
+            strategy=strategy,
+            case=case,
+            devices=place.devices,
+            mesh=place.mesh,
+            seed=job.seed,
+            looks=job.looks,
         )
         channel.phase("data")
         batches = make_batches(
@@ -144,6 +158,11 @@ def _obey(command: Message, rounds: Rounds, case: Case, channel: Channel) -> Mes
     if command["op"] == "begin":
         rounds.begin()
         return {}
+    if command["op"] == "traces":
+        devices: list[Plain] = [asdict(trace) for trace in rounds.traces(case, channel.rank)]
+        return {"devices": devices}
     assert command["op"] == "finish"
-    devices: list[Plain] = [asdict(trace) for trace in rounds.traces(case, channel.rank)]
-    return {"devices": devices}
+    if case.num_devices > 1 and strategies.registry.get(case.strategy).ranks_must_agree:
+        channel.phase("a last look")
+        rounds.look()
+    return {}

@@ -1,5 +1,5 @@
 """Strategies: one file each. `registry` finds them."""
 
-from bench.strategies.base import Context, Option, StepLoss, Strategy, register, registry
+from bench.strategies.base import LOOKS, Context, LossCheck, Option, StepLoss, Strategy, register, registry
 
-__all__ = ["Context", "Option", "StepLoss", "Strategy", "register", "registry"]
+__all__ = ["LOOKS", "Context", "LossCheck", "Option", "StepLoss", "Strategy", "register", "registry"]

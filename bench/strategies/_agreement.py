@@ -1,4 +1,4 @@
-"""Do all ranks run the same blocks, and give a gradient to the same parameters? Looked at in the first steps.
+"""Do all ranks run the same blocks, and give a gradient to the same parameters?
 
 FSDP gathers and reduces block by block, and takes for granted that every rank does the same in the same
 order. Ranks that do not (a sparse mixture of experts, layers skipped by what the data hold) wait for
@@ -10,45 +10,59 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from bench.errors import RefusedError
+from bench.strategies._arrivals import Arrivals
 from bench.strategies._graph import Edge, edge_of, edges_behind
 from bench.strategies.base import Context, StepLoss
+from bench.structure import tensors_of
 
-LOOKS = 3
-"""Steps that are looked at: the parity check has no more, and a timed launch has come to know all its batches."""
 MOST_NAMED = 3
 END = "the end of its forward"
 ROOT = "everything outside the blocks"
 WRAPPER = "_fsdp_wrapped_module"
 SAME_BLOCKS = "FSDP needs every rank to run the same blocks in the same order"
-SAME_GRADIENTS = "FSDP needs every rank to give the same {what} a gradient"
+USE_DDP = "use ddp with find_unused_parameters=on"
+
+Weights: TypeAlias = Mapping[str, tuple[nn.Module, str]]
+"""Where each trained parameter of a unit is (module and attribute), by its name in the model."""
 
 
 class Agreement:
-    """Compares the first steps of all ranks; RefusedError on every rank where two of them differ.
+    """Compares the next steps of all ranks; RefusedError on every rank where two of them differ.
 
-    model: what was wrapped; called: the module that is called for each block; whole_blocks: a block's gradients
-    are reduced together, with zeros for parameters without one.
+    model: what was wrapped; called: the module that is called for each block. whole_blocks: a block's gradients
+    are reduced together, with zeros for parameters without one. fsdp2: it reduces a block once the gradients of
+    the block's inputs are there; FSDP1 does when those of its parameters are, and for that `requires_grad` must stay.
     """
 
     def __init__(
-        self, model: nn.Module, context: Context, called: Mapping[nn.Module, nn.Module], *, whole_blocks: bool
+        self,
+        model: nn.Module,
+        context: Context,
+        called: Mapping[nn.Module, nn.Module],
+        *,
+        whole_blocks: bool,
+        fsdp2: bool,
     ) -> None:
         assert context.mesh is not None
-        self._mesh, self._device, self._whole_blocks = context.mesh, context.devices[0], whole_blocks
+        self._mesh, self._device = context.mesh, context.devices[0]
+        self._whole_blocks, self._fsdp2 = whole_blocks, fsdp2
         names = {module: _plain(path) for path, module in model.named_modules()}
         paths = {block: names[block] for block in called}
         self._events = [END, *paths.values()]
         inside = {module for block in called for module in block.modules()}
-        owned = {block: _weights(block.modules(), names) for block in called}
-        owned[model] = _weights((module for module in model.modules() if module not in inside), names)
+        parts = {block: list(block.modules()) for block in called}
+        parts[model] = [module for module in model.modules() if module not in inside]
+        owned = {unit: _weights(modules, names) for unit, modules in parts.items()}
+        # Zeros are reduced for whole blocks: nothing more than the graph shows can differ.
+        self._arrivals = None if whole_blocks else Arrivals(self._compare_gradients)
         self._units = {
             unit: members
             for module, weights in owned.items()
@@ -56,69 +70,105 @@ class Agreement:
                 [(paths.get(module, ROOT), set(weights))] if whole_blocks else [(name, {name}) for name in weights]
             )
         }
+        self._parameters = {
+            paths.get(unit, ROOT): [weight for module in modules for weight in module.parameters(recurse=False)]
+            for unit, modules in parts.items()
+        }
+        self._trained = {unit: _trained(parameters) for unit, parameters in self._parameters.items()}
         self._edges: dict[Edge, str] = {}
         self._reached: set[str] = set()
-        self._left = LOOKS
+        self._left = context.looks
         # A block is announced before the wrapper's own hooks, and read after them, when its parameters are whole.
         self._handles: list[RemovableHandle] = [
             *(
-                outer.register_forward_pre_hook(self._announce(paths[block]), prepend=True)
+                outer.register_forward_pre_hook(partial(self._announce, paths[block]), prepend=True, with_kwargs=True)
                 for block, outer in called.items()
             ),
-            *(module.register_forward_pre_hook(partial(self._note, weights)) for module, weights in owned.items()),
+            *(
+                module.register_forward_pre_hook(partial(self._note, weights), with_kwargs=True)
+                for module, weights in owned.items()
+            ),
         ]
 
     def __call__(self, step: StepLoss) -> None:
         """Compare the backward pass that is to come, after the last of the micro-batches that are accumulated."""
         if self._left == 0:
+            self._stop()
             return
-        self._compare_events(END)
+        self._compare_events(END, needs_gradient=False)
+        if not self._fsdp2:
+            self._compare_trained()
         self._reached |= {self._edges[edge] for edge in edges_behind([step.loss_sum]) & self._edges.keys()}
         self._edges.clear()
+        if self._arrivals is not None:
+            self._arrivals.reduces = step.last
         if not step.last:
             return
-        self._compare_gradients()
+        self._compare_gradients([bool(members & self._reached) for members in self._units.values()], [*self._units])
         self._reached.clear()
+        if self._arrivals is not None:
+            self._arrivals.watch_end(step.loss_sum, [*self._units])
         self._left -= 1
-        if self._left == 0:
-            for handle in self._handles:
-                handle.remove()
 
-    def _announce(self, path: str) -> Any:
-        return lambda module, args: self._compare_events(path)
+    def _announce(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._compare_events(path, needs_gradient=self._fsdp2 and bool(_inputs(args, kwargs)))
 
-    def _note(self, weights: Mapping[str, tuple[nn.Module, str]], module: nn.Module, args: Any) -> None:
+    def _note(self, weights: Weights, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Remember where in the graph the gradient of each parameter of this block arrives."""
         if not torch.is_grad_enabled():
             return
-        for name, (owner, attribute) in weights.items():
-            edge = edge_of(getattr(owner, attribute))
-            if edge is not None:
-                self._edges[edge] = name
+        found = {name: getattr(owner, attribute) for name, (owner, attribute) in weights.items()}
+        edges = {name: edge for name, weight in found.items() if (edge := edge_of(weight)) is not None}
+        self._edges |= {edge: name for name, edge in edges.items()}
+        if self._arrivals is not None:
+            self._arrivals.watch({name: found[name] for name in edges}, _inputs(args, kwargs))
 
-    def _compare_events(self, event: str) -> None:
-        said = self._exchange([self._events.index(event)])
-        other = _different(said)
-        if other is not None:
-            raise RefusedError(
-                f"{SAME_BLOCKS}: rank 0 comes to {self._events[said[0][0]]} where rank {other} comes to "
-                f"{self._events[said[other][0]]}; leave layers that not every batch runs out of the workload's "
-                "blocks(), or use ddp with find_unused_parameters=on"
-            )
+    def _stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        if self._arrivals is not None:
+            self._arrivals.remove()
 
-    def _compare_gradients(self) -> None:
-        said = self._exchange([int(bool(members & self._reached)) for members in self._units.values()])
+    def _compare_events(self, event: str, *, needs_gradient: bool) -> None:
+        said = self._exchange([self._events.index(event), int(needs_gradient)])
         other = _different(said)
         if other is None:
             return
-        names = [name for name, one, two in zip(self._units, said[0], said[other], strict=True) if one != two]
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        if said[other][0] == said[0][0]:
+            wants, does_not = (0, other) if said[0][1] else (other, 0)
+            raise RefusedError(
+                f"FSDP reduces blocks in the order in which gradients come back to them, which must be the same on "
+                f"every rank: the input of {event} needs a gradient on rank {wants}, and none on rank {does_not}; "
+                f"{USE_DDP}"
+            )
+        raise RefusedError(
+            f"{SAME_BLOCKS}: rank 0 comes to {self._events[said[0][0]]} where rank {other} comes to "
+            f"{self._events[said[other][0]]}; leave layers that not every batch runs out of the workload's "
+            f"blocks(), or {USE_DDP}"
+        )
+
+    def _compare_trained(self) -> None:
+        changed = [_trained(self._parameters[unit]) != trained for unit, trained in self._trained.items()]
+        said = self._exchange([int(each) for each in changed])
+        rank = next((rank for rank, each in enumerate(said) if any(each)), None)
+        if rank is not None:
+            names = [unit for unit, each in zip(self._trained, said[rank], strict=True) if each]
+            raise RefusedError(
+                f"FSDP1 needs parameters to keep the requires_grad that they were wrapped with: on rank {rank} the "
+                f"forward changes that of {_listed(names)}; set it in build(), or use fsdp or ddp"
+            )
+
+    def _compare_gradients(self, gets_one: Sequence[bool], names: Sequence[str]) -> None:
+        said = self._exchange([int(each) for each in gets_one])
+        other = _different(said)
+        if other is None:
+            return
+        different = [name for name, one, two in zip(names, said[0], said[other], strict=True) if one != two]
         what = "blocks" if self._whole_blocks else "parameters"
         remedy = "" if self._whole_blocks else "fsdp:reduce_unused_parameters=on, or "
         raise RefusedError(
-            f"{SAME_GRADIENTS.format(what=what)}: {', '.join(names[:MOST_NAMED])}{more} get one on rank 0 or on rank "
-            f"{other}, not on both (a sparse mixture of experts does that); use {remedy}ddp with "
-            "find_unused_parameters=on"
+            f"FSDP needs every rank to give the same {what} a gradient: {_listed(different)} get one on rank 0 or on "
+            f"rank {other}, not on both (a sparse mixture of experts does that); use {remedy}{USE_DDP[4:]}"
         )
 
     def _exchange(self, numbers: Sequence[int]) -> list[list[int]]:
@@ -135,13 +185,27 @@ def _different(said: Sequence[Sequence[int]]) -> int | None:
     return next((rank for rank, each in enumerate(said) if each != said[0]), None)
 
 
+def _inputs(args: Any, kwargs: Any) -> list[Tensor]:
+    """The inputs of a module that need a gradient."""
+    return [tensor for tensor in tensors_of((args, kwargs)) if tensor.requires_grad] if torch.is_grad_enabled() else []
+
+
+def _trained(parameters: Iterable[nn.Parameter]) -> bool:
+    return any(parameter.requires_grad for parameter in parameters)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{more}"
+
+
 def _plain(path: str) -> str:
     """A module's path as the model itself names it."""
     return ".".join(part for part in path.split(".") if part != WRAPPER).removeprefix("model").lstrip(".")
 
 
-def _weights(modules: Iterable[nn.Module], names: Mapping[nn.Module, str]) -> dict[str, tuple[nn.Module, str]]:
-    """Where each trained parameter that these modules hold themselves is, by its name."""
+def _weights(modules: Iterable[nn.Module], names: Mapping[nn.Module, str]) -> Weights:
+    """The trained parameters that these modules hold themselves."""
     return {
         f"{names[module]}.{key}".lstrip("."): (module, key)
         for module in modules

@@ -6,6 +6,7 @@ import math
 import traceback
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ LOSS_ON = Option(
 SUMS_APART = {torch.float64: 1e-6, torch.float32: 1e-5}
 # How the types of plain numbers end what is said of an output that cannot be gathered, by torch and here.
 PLAIN_NUMBERS = ("'int'", "'float'", "type int", "type float")
+MOST_SHAPES = 3
 # What torch.cat, and the gather of CUDA tensors, say where only dimension 0 may differ.
 UNJOINED = ("Sizes of tensors must match except in dimension 0", "Gather got an input of invalid size")
 
@@ -45,6 +47,16 @@ class ReplicaStrategy(Strategy):
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
         return super().refusal(error, wrapped) or replica_refusal(error)
+
+    def loss_refusal(self, output: Any, samples: int, error: Exception) -> str | None:
+        shapes = [tuple(tensor.shape) for tensor in tensors_of(output)]
+        if any(shape[:1] == (samples,) for shape in shapes):
+            return None
+        return (
+            f"DataParallel joins the replicas' outputs along dimension 0, and for {samples} samples that gives tensors "
+            f"of the shapes {', '.join(map(str, shapes[:MOST_SHAPES]))}{', ...' * (len(shapes) > MOST_SHAPES)}, of "
+            f"which the loss fails ({type(error).__name__}: {error}); use loss_on=replica, which gathers the loss alone"
+        )
 
     def loss_check(self, model: nn.Module, wrapped: nn.Module, context: Context) -> LossCheck | None:
         """Refuses, in the first step, a mean over replicas that do not take equally many samples."""

@@ -16,6 +16,8 @@ from bench.errors import RefusedError, UsageError
 from bench.registry import Registry
 from bench.schema import Case
 
+LOOKS = 3
+"""The parity check has no more steps, and a timed launch has come to know all its batches."""
 BATCH_NORM_WORDS = "Expected more than 1 value per channel when training"
 
 
@@ -52,13 +54,15 @@ class Context:
     """Where a model is wrapped.
 
     devices: those that this process drives (all of them for a one-process strategy);
-    blocks: the workload's blocks inside the model; mesh: over all ranks, None without a process group.
+    blocks: the workload's blocks inside the model; mesh: over all ranks, None without a process group;
+    looks: how many steps `loss_check` may look at.
     """
 
     case: Case
     devices: tuple[torch.device, ...]
     blocks: tuple[nn.Module, ...]
     mesh: DeviceMesh | None = None
+    looks: float = LOOKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +98,8 @@ class Strategy(ABC):
     """The wrapped module takes the whole micro-batch from the host and splits it itself."""
     whole_parameters: ClassVar[bool] = True
     """While a forward runs, the model's `parameters()` are all there, and whole."""
+    ranks_must_agree: ClassVar[bool] = False
+    """Ranks that do different things hang or abort; `loss_check` finds them, in the steps that it looks at."""
     options: ClassVar[tuple[Option, ...]] = ()
 
     def world_size(self, case: Case) -> int:
@@ -127,6 +133,10 @@ class Strategy(ABC):
             )
         return None
 
+    def loss_refusal(self, output: Any, samples: int, error: Exception) -> str | None:
+        """The same for an `error` of the workload's loss on the wrapped model's `output` for so many samples."""
+        return None
+
     def chunk_sizes(self, case: Case) -> tuple[int, ...]:
         """Samples that each device takes of one micro-batch, in device order.
 
@@ -153,7 +163,7 @@ class Strategy(ABC):
     def loss_check(self, model: nn.Module, wrapped: nn.Module, context: Context) -> LossCheck | None:
         """What to call before every backward pass; it raises RefusedError where this strategy would train wrong.
 
-        model: what `wrap` was given, wrapped: what it returned. It may look at the first steps only.
+        model: what `wrap` was given, wrapped: what it returned. It looks at the next `context.looks` steps at most.
         """
         return None
 

@@ -34,6 +34,7 @@ class FSDP(Strategy):
     name = "fsdp"
     summary = "torch.distributed.fsdp.fully_shard (FSDP2)"
     whole_parameters = False
+    ranks_must_agree = True
     options = (RESHARD_AFTER_FORWARD, REDUCE_UNUSED)
 
     def unsupported(self, case: Case) -> str | None:
@@ -59,7 +60,8 @@ class FSDP(Strategy):
         if context.mesh is None or context.mesh.size() == 1:
             return None
         unused = self.option(context.case, REDUCE_UNUSED.name) == "on"
-        return Agreement(model, context, {block: block for block in context.blocks}, whole_blocks=unused)
+        blocks = {block: block for block in context.blocks}
+        return Agreement(model, context, blocks, whole_blocks=unused, fsdp2=True)
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
         return super().refusal(error, wrapped) or fsdp_refusal(error)

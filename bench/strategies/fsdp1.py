@@ -27,6 +27,7 @@ class FSDP1(Strategy):
     name = "fsdp1"
     summary = "torch.distributed.fsdp.FullyShardedDataParallel (FSDP1)"
     whole_parameters = False
+    ranks_must_agree = True
     options = (SHARDING_STRATEGY,)
 
     def follows_output(self, case: Case) -> bool:
@@ -45,10 +46,11 @@ class FSDP1(Strategy):
         )
 
     def loss_check(self, model: nn.Module, wrapped: nn.Module, context: Context) -> LossCheck | None:
-        if context.mesh is None or context.mesh.size() == 1:
+        if context.mesh is None:
             return None
         outer = {module.module: module for module in FullyShardedDataParallel.fsdp_modules(wrapped)}
-        return Agreement(model, context, {block: outer[block] for block in context.blocks}, whole_blocks=True)
+        blocks = {block: outer[block] for block in context.blocks}
+        return Agreement(model, context, blocks, whole_blocks=True, fsdp2=False)
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
         return super().refusal(error, wrapped) or fsdp_refusal(error)

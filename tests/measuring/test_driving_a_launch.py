@@ -38,7 +38,7 @@ class MadeUpWorkers:
             slowest = next(self._seconds)
             pair = [slowest, 0.9 * slowest]
             return [{"seconds": value} for value in (pair if len(self.commands) % 2 else pair[::-1])]
-        if message["op"] == "finish":
+        if message["op"] == "traces":
             return [{"devices": listed} for listed in self._devices]
         return [{}, {}]
 
@@ -69,7 +69,9 @@ def test_rounds_are_long_enough_and_as_slow_as_the_slowest_rank() -> None:
 def test_peaks_are_reset_between_warm_up_and_the_measured_rounds() -> None:
     workers = MadeUpWorkers([5.0, 0.3] + [1.2] * 6)
     run(workers)
-    assert [command["op"] for command in workers.commands] == ["round"] * 5 + ["begin"] + ["round"] * 3 + ["finish"]
+    assert [command["op"] for command in workers.commands] == [
+        *["round"] * 5, "begin", *["round"] * 3, "traces", "finish"
+    ]  # fmt: skip
 
 
 def test_steps_longer_than_a_round_make_rounds_of_one_step() -> None:
@@ -97,7 +99,7 @@ def test_devices_keep_their_order_and_those_without_a_report_have_no_figures() -
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "known"), [("begin", (True, False, False)), ("finish", (True, True, False))])
+@pytest.mark.parametrize(("op", "known"), [("begin", (True, False, False)), ("traces", (True, True, False))])
 def test_failure_keeps_the_parts_that_were_reached(op: str, known: tuple[bool, bool, bool]) -> None:
     workers = MadeUpWorkers([5.0, 0.3] + [1.2] * 6)
     workers.fail_at = op

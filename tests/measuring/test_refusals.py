@@ -97,6 +97,7 @@ REFUSED: list[tuple[type[Workload], str, dict[str, str], str, str]] = [
     (own_models.OwnMeanLoss, "balanced_dp", {}, "they take 1, 3", "balanced_dp:loss_on=replica"),
     (odd_models.TwoHeads, "fsdp", {}, "head.weight, head.bias, other.weight", "fsdp:reduce_unused_parameters=on"),
     (odd_models.ListOfSamples, "balanced_dp", {}, "the replicas gave 1, 3 tensors", "loss_on=replica"),
+    (odd_models.ListOfSamples, "dp", {}, "of the shapes (8,), (8,), of which the loss fails", "loss_on=replica"),
     (odd_models.GradientInForward, "fsdp", {}, "while that block does not run", "inside the block"),
     (
         odd_models.HeadInTrainingAlone,

@@ -121,8 +121,9 @@ def test_parameters_keep_the_models_own_names(strategy: str) -> None:
 class MadeUpTrainer:
     """Its step returns what was given to it."""
 
-    def __init__(self, loss: float) -> None:
+    def __init__(self, loss: float, precision: str = "fp32") -> None:
         self.loss, self.steps = loss, 0
+        self.case = make_case("single", precision=precision)
 
     def step(self, batch: StepBatch) -> Tensor:
         self.steps += 1
@@ -130,11 +131,13 @@ class MadeUpTrainer:
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_round_whose_loss_is_not_finite_is_an_error(loss: float) -> None:
-    made_up: Any = MadeUpTrainer(loss)
+@pytest.mark.parametrize(("precision", "says_fp32"), [("fp32", False), ("bf16", True)])
+def test_round_whose_loss_is_not_finite_is_an_error(loss: float, precision: str, says_fp32: bool) -> None:
+    made_up: Any = MadeUpTrainer(loss, precision)
     rounds = Rounds(made_up, [StepBatch(micro_batches=(), weight=4.0)], Place(devices=(CPU,), mesh=None))
-    with pytest.raises(BenchError, match=f"the loss is {loss}.*precision"):
+    with pytest.raises(BenchError, match=f"the loss is {loss}; lower the learning rate") as raised:
         rounds.run(3)
+    assert ("--precision fp32" in str(raised.value)) == says_fp32
     assert made_up.steps == 3  # looked at once, after the round
 
 

@@ -1,0 +1,140 @@
+"""Models that do different things on different ranks. Samples 0 and 1 of four go to rank 0, samples 2 and 3 to rank 1.
+
+Their weights are sums over samples all the same, except where said.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from bench.workloads import Batch
+from tests.measuring.own_models import Net, PlainNet
+
+
+class ByRank(PlainNet):
+    """Its second input is 0 on rank 0 and 1 on rank 1."""
+
+    def example(self, index: int) -> Batch:
+        return Batch(args=(torch.randn(8), index // 2 % 2), kwargs={}, targets=torch.randint(4, ()))
+
+
+class TogglesGradients(PlainNet):
+    """Freezes and frees a block by turns, on all ranks alike."""
+
+    class model(Net):  # noqa: N801
+        forwards = 0
+
+        def forward(self, x: Tensor) -> Any:
+            self.forwards += 1
+            self.layers[1].requires_grad_(self.forwards % 2 == 1)
+            return super().forward(x)
+
+
+class FreezesByData(ByRank):
+    """The gradient of a batch is not the sum of those of its parts."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor, choice: Tensor) -> Any:
+            self.layers[0].requires_grad_(not bool(choice.any()))
+            return super().forward(x)
+
+
+class NoGradientByData(ByRank):
+    """Its first layer, in no block, takes part in the gradient where the data say so. Not a sum over samples either."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor, choice: Tensor) -> Any:
+            with torch.set_grad_enabled(not bool(choice.any())):
+                x = self.layers[0](x)
+            return self.head(self.layers[1](x))
+
+    def blocks(self, model: Any) -> list[nn.Module]:
+        return [model.layers[1]]
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(8, 8)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def chosen(self, x: Tensor, choice: Tensor) -> Tensor:
+        output = x.clone()
+        for number, expert in enumerate(self.experts):
+            if bool((choice == number).any()):
+                output[choice == number] = expert(x[choice == number]).tanh()
+        return output
+
+    def forward(self, x: Tensor, choice: Tensor) -> Any:
+        return self.chosen(self.before(x), choice)
+
+
+class CheckpointedExperts(Experts):
+    def forward(self, x: Tensor, choice: Tensor) -> Any:
+        return checkpoint(self.chosen, self.before(x), choice, use_reentrant=True)
+
+
+class ExpertsInCheckpoint(ByRank):
+    """A reentrant checkpoint in each block: its graph is made in the backward pass."""
+
+    class model(Net):  # noqa: N801
+        block: type[Experts] = CheckpointedExperts
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(self.block() for _ in range(2))
+
+        def forward(self, x: Tensor, choice: Tensor) -> Any:
+            for layer in self.layers:
+                x = layer(x, choice)
+            return self.head(x)
+
+
+class CheckpointAroundExperts(ExpertsInCheckpoint):
+    class model(ExpertsInCheckpoint.model):  # noqa: N801
+        block = Experts
+
+        def forward(self, x: Tensor, choice: Tensor) -> Any:
+            x.requires_grad_()
+            for layer in self.layers:
+                x = checkpoint(layer, x, choice, use_reentrant=True)
+            return self.head(x)
+
+
+class ExpertsOutsideBlocks(ExpertsInCheckpoint):
+    def blocks(self, model: Any) -> list[nn.Module]:
+        return []
+
+
+class PartsLate(PlainNet):
+    """Rank 1 leaves a block out from its sixth step in training on."""
+
+    class model(Net):  # noqa: N801
+        forwards = 0
+
+        def forward(self, x: Tensor) -> Any:
+            self.forwards += 1
+            rank = dist.get_rank() if dist.is_initialized() else 0
+            for number, layer in enumerate(self.layers):
+                if not (self.training and rank == 1 and number == 0 and self.forwards > 5):
+                    x = layer(x)
+            return self.head(x)
+
+
+class UsesAnotherExpertLate(ExpertsInCheckpoint):
+    """Each rank uses both experts at first, and one of its own from its sixth step on."""
+
+    class model(ExpertsInCheckpoint.model):  # noqa: N801
+        block = Experts
+        forwards = 0
+
+        def forward(self, x: Tensor, choice: Tensor) -> Any:
+            self.forwards += 1
+            if self.forwards <= 5:
+                choice = torch.arange(len(x)) % 2
+            return super().forward(x, choice)
