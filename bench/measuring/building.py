@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from itertools import chain
 
+import numpy as np
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from bench.errors import BenchError
 from bench.workloads import Workload
+
+
+def seed_all(seed: int) -> None:
+    """Seed every global generator that a model may draw from: all ranks draw alike, as when layers are left out."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 def built(workload: Workload) -> nn.Module:

@@ -7,18 +7,16 @@ and that the loss of a batch is the sum of the losses of its parts. Each check h
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.measuring.building import built
+from bench.measuring.building import built, seed_all
 from bench.measuring.control import Message
 from bench.measuring.step import StepBatch, Trainer, fetch
 from bench.measuring.tasks import Job
@@ -53,7 +51,7 @@ def diagnose(alone: OneDevice) -> Message:
     """`blame`: what is wrong with the model, and the remedy. `undecided`: why no verdict is possible. Or nothing."""
     try:
         blame = _not_finite(alone) or _other_weights(alone) or _other_samples(alone)
-        if blame is None and (reason := _random_forward(alone)):
+        if blame is None and (reason := _random_forward(alone) or _coarse_weights(alone)):
             return {"undecided": reason}
         blame = blame or _no_sum(alone) or (None if alone.whole_parameters else _reads_parameters(alone))
     except Exception as error:  # the figure of the miss must not be lost with it
@@ -84,13 +82,13 @@ def _other_weights(alone: OneDevice) -> str | None:
         return None
     return (
         f"build() is not reproducible: built twice from one seed, {len(different)} weights differ "
-        f"({', '.join(different[:4])}); draw their start from torch's random numbers alone, or seed your own generator"
+        f"({', '.join(different[:4])}); seed every generator of your own that their start is drawn from"
     )
 
 
 def _weights_of_a_build(job: Job, number: int) -> dict[str, Tensor]:
     _stir(job, number)
-    torch.manual_seed(job.seed)
+    seed_all(job.seed)
     model = built(job.workload())
     return dict(chain(model.named_parameters(), model.named_buffers()))
 
@@ -137,6 +135,17 @@ def _random_forward(alone: OneDevice) -> str | None:
             f"batch has a loss of {once:.6g}, then of {twice:.6g}"
         )
     return None
+
+
+def _coarse_weights(alone: OneDevice) -> str | None:
+    """Where the weights are of a type that rounds more than the check looks for; models in float64 have none such."""
+    coarse = {weight.dtype for weight in alone.weights.values() if weight.is_floating_point()} & {
+        torch.bfloat16,
+        torch.half,
+    }
+    if not coarse:
+        return None
+    return f"weights of type {' and '.join(sorted(map(str, coarse)))} round more than this check looks for"
 
 
 def _no_sum(alone: OneDevice) -> str | None:
@@ -196,7 +205,4 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
 
 def _stir(job: Job, number: int) -> None:
     """Bring every global random generator into a state that no training starts from."""
-    state = (job.seed + number) % 2**32
-    torch.manual_seed(state)
-    random.seed(state)
-    np.random.seed(state)
+    seed_all(job.seed + number)

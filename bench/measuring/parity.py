@@ -79,7 +79,8 @@ def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
         compared: Message = {}
         if reference is not None:
             compared = _compare(reference, trained.weights)
-            if not levers.lossy(case) and not compared["error"] <= PARITY_LIMIT:  # type: ignore[operator]
+            met = compared["error"] <= PARITY_LIMIT and all(map(math.isfinite, reference.losses))  # type: ignore[operator]
+            if not levers.lossy(case) and not met:
                 channel.phase("cause of the miss")
                 compared = {**compared, **_cause(job, alone_job, alone, way, reference, trained.weights)}
         channel.reply({**compared, "double": way.double, "seen": list(trained.seen), "expected": expected_shares(case)})
@@ -205,9 +206,9 @@ def wrong_shares(expected: Sequence[int], seen: Sequence[int]) -> list[Outcome]:
 
 def verdict(parity: ParityTrace) -> Outcome:
     """`ok`, or an error that says what was missed, and by whom. Lossy levers and random forwards get no verdict."""
-    figure = f"parity_error {parity.error:.3g} is above {PARITY_LIMIT:g}"
+    met, figure = parity.error <= PARITY_LIMIT, f"parity_error {parity.error:.3g} is above {PARITY_LIMIT:g}"
     if parity.blame:
-        return Outcome(status="error", reason=f"{figure}: {parity.blame}", phase="parity")
+        return Outcome(status="error", reason=parity.blame if met else f"{figure}: {parity.blame}", phase="parity")
     if parity.unmoved_parameters:
         names = ", ".join(parity.unmoved_parameters[:4])
         reason = (
@@ -215,7 +216,7 @@ def verdict(parity: ParityTrace) -> Outcome:
             "the optimizer must be built after wrapping, and every rank's gradient must arrive"
         )
         return Outcome(status="error", reason=reason, phase="parity")
-    if not parity.lossy and not parity.undecided and not parity.error <= PARITY_LIMIT:
+    if not parity.lossy and not parity.undecided and not met:
         reason = f"{figure}: this strategy does not train what one device trains; its timings are kept but not ranked"
         return Outcome(status="error", reason=reason, phase="parity")
     return Outcome(status="ok")

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from bench.errors import RefusedError
 from bench.levers import autocast
-from bench.measuring.building import blocks_of, built
+from bench.measuring.building import blocks_of, built, seed_all
 from bench.schema import Case
 from bench.strategies import LOOKS, Context, LossCheck, StepLoss, Strategy
 from bench.structure import map_tensors, samples_in, tensors_of, with_tensors
@@ -150,7 +150,7 @@ class Trainer:
         seed: int,
         looks: float = LOOKS,
     ) -> None:
-        torch.manual_seed(seed)
+        seed_all(seed)
         model = built(workload).to(devices[0]).train(train)
         if prepare is not None:
             prepare(model)

@@ -31,8 +31,8 @@ MOST_QUOTED = 120
 
 # What torch says of models that no FSDP can shard.
 FSDP_WORDS = {
-    "support scalar parameters": "it cannot shard a parameter without dimensions; give it the shape (1,)",
-    "support salar parameters": "it cannot shard a parameter without dimensions; give it the shape (1,)",
+    "support scalar parameters": "it cannot shard a parameter without dimensions; give it the shape (1,), or use ddp",
+    "support salar parameters": "it cannot shard a parameter without dimensions; give it the shape (1,), or use ddp",
     "support non-contiguous parameters": "it cannot shard a parameter that is not contiguous; call contiguous() on it",
     "from the 'Sparse": "it cannot reduce sparse gradients; build the embedding with sparse=False",
     "not implemented for sparse tensors": "it cannot reduce sparse gradients; build the embedding with sparse=False",

@@ -49,12 +49,31 @@ class NanGradient(PlainNet):
             return output + torch.sqrt(output * 0) if self.forwards == 3 else output
 
 
-class NumpyWeights(PlainNet):
+class InfiniteLoss(PlainNet):
+    """Infinite by a constant: its gradient is as it should be."""
+
+    def loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor]:
+        loss, weight = super().loss(output, targets)
+        return loss + torch.inf, torch.as_tensor(weight)
+
+
+class HalfWeights(PlainNet):
+    """Weights of 16 bits that the forward names, so that the check cannot be in float64."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x.to(torch.bfloat16)).float()
+
+    def build(self) -> nn.Module:
+        return super().build().to(torch.bfloat16)
+
+
+class UnseededWeights(PlainNet):
     class model(Net):  # noqa: N801
         def __init__(self) -> None:
             super().__init__()
             with torch.no_grad():
-                self.head.weight.copy_(torch.from_numpy(np.random.randn(4, 8)))
+                self.head.weight.copy_(torch.from_numpy(np.random.default_rng().standard_normal((4, 8))))
 
 
 class NumpyExamples(PlainNet):

@@ -5,8 +5,10 @@ Their weights are sums over samples all the same, except where said.
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -122,6 +124,21 @@ class PartsLate(PlainNet):
             rank = dist.get_rank() if dist.is_initialized() else 0
             for number, layer in enumerate(self.layers):
                 if not (self.training and rank == 1 and number == 0 and self.forwards > 5):
+                    x = layer(x)
+            return self.head(x)
+
+
+class LeavesLayersOut(PlainNet):
+    """Weights, and in training its layers, by the generators of Python and numpy."""
+
+    class model(Net):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            nn.init.constant_(self.head.weight, 0.1 + 0.1 * np.random.rand())
+
+        def forward(self, x: Tensor) -> Any:
+            for layer in self.layers:
+                if not self.training or max(random.random(), np.random.rand()) > 0.5:
                     x = layer(x)
             return self.head(x)
 

@@ -31,8 +31,8 @@ MODEL_TO_BLAME: list[tuple[type[Workload], str, str, str]] = [
     (blame_models.NanLoss, "single", "the loss is nan on one device too, in step 1", "a logarithm or root of 0"),
     (blame_models.NanLoss, "ddp", "the loss is nan on one device too, in step 1", "a logarithm or root of 0"),
     (blame_models.NanGradient, "ddp", "a gradient is not finite on one device either", "a logarithm or root of 0"),
-    (blame_models.NumpyWeights, "ddp", "1 weights differ (head.weight)", "torch's random numbers alone"),
-    (blame_models.NumpyWeights, "fsdp", "build() is not reproducible", "torch's random numbers alone"),
+    (blame_models.UnseededWeights, "ddp", "1 weights differ (head.weight)", "seed every generator of your own"),
+    (blame_models.UnseededWeights, "fsdp", "build() is not reproducible", "seed every generator of your own"),
     (blame_models.NumpyExamples, "ddp", "the data is not reproducible: sample 0", "seeded from the index"),
     (blame_models.OneStream, "ddp", "the data is not reproducible: sample 0", "seeded from the index"),
     (blame_models.MeanLoss, "ddp", "those of its 2 parts add up to", "the sum over samples, not a mean"),
@@ -81,6 +81,21 @@ def test_a_fault_of_the_model_is_told_as_such(
     reason = str(result.outcome.reason)
     assert result.outcome.status == "error" and reason.startswith("parity_error ")
     assert fact in reason and remedy in reason and STRATEGY_TO_BLAME not in reason
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+def test_a_loss_that_is_no_number_is_an_error_though_nothing_is_missed(launcher: Launcher, strategy: str) -> None:
+    result = checked(launcher, job_of(blame_models.InfiniteLoss, strategy))
+    assert result.trace is not None and result.trace.parity is not None and result.trace.parity.error <= PARITY_LIMIT
+    assert result.outcome.status == "error"
+    assert str(result.outcome.reason).startswith("the loss is inf on one device too, in step 1")
+
+
+def test_weights_that_round_too_much_allow_no_verdict(launcher: Launcher) -> None:
+    result = checked(launcher, job_of(blame_models.HalfWeights, "ddp"))
+    assert result.outcome.status == "ok" and result.trace is not None and result.trace.parity is not None
+    assert result.trace.parity.error > PARITY_LIMIT
+    assert "weights of type torch.bfloat16 round more" in str(result.trace.parity.undecided)
 
 
 @pytest.mark.parametrize(("cls", "strategy"), RANDOM, ids=ids)

@@ -101,6 +101,15 @@ def test_a_launch_that_hung_is_looked_at_again_step_by_step(launcher: Launcher) 
     assert "this launch, which did not look at it, ended: no result within 20 s" in str(outcome.reason)
 
 
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp1"])
+def test_layers_left_out_by_chance_are_the_same_on_all_ranks(launcher: Launcher, strategy: str) -> None:
+    plan = RoundPlan(rounds=12, round_seconds=0, warmup=WarmupRule(tolerance=9, max_rounds=2, max_seconds=1))
+    assert (
+        time_case(launcher, job_of(models.LeavesLayersOut, strategy, {}, parity=False), 2, plan).outcome.status == "ok"
+    )
+    assert parity_of(launcher, job_of(models.LeavesLayersOut, strategy, {}, parity=True), 2).outcome.status == "ok"
+
+
 @pytest.mark.parametrize(
     ("status", "reason", "may"),
     [
