@@ -29,17 +29,19 @@ def refuse_shared(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
 
 MOST_QUOTED = 120
 
+SHARDS_READ = (
+    "the forward reads the parameters of a block, or takes a gradient through it, while that block does not run, when "
+    "they are shards; do that inside the block, or leave it out of the workload's blocks()"
+)
+NO_DIMENSIONS = "it cannot shard a parameter without dimensions; give it the shape (1,), or use ddp"
 # What torch says of models that no FSDP can shard.
 FSDP_WORDS = {
-    "support scalar parameters": "it cannot shard a parameter without dimensions; give it the shape (1,), or use ddp",
-    "support salar parameters": "it cannot shard a parameter without dimensions; give it the shape (1,), or use ddp",
+    "support scalar parameters": NO_DIMENSIONS,
+    "support salar parameters": NO_DIMENSIONS,
     "support non-contiguous parameters": "it cannot shard a parameter that is not contiguous; call contiguous() on it",
     "from the 'Sparse": "it cannot reduce sparse gradients; build the embedding with sparse=False",
     "not implemented for sparse tensors": "it cannot reduce sparse gradients; build the embedding with sparse=False",
-    "got mixed torch.Tensor and DTensor": (
-        "the forward reads the parameters of a block while that block does not run, when they are shards; read them "
-        "inside the block, or leave it out of the workload's blocks()"
-    ),
+    "got mixed torch.Tensor and DTensor": SHARDS_READ,
     "do not implement forward": (
         "a block of the workload is a list or dictionary of modules, which nobody calls; name the modules in it"
     ),
@@ -48,10 +50,7 @@ FSDP_WORDS = {
     "FSDP expects uniform original parameter dtype": (
         "it cannot shard parameters of different types together; use one dtype, or another block for each"
     ),
-    "out of bounds for storage of size 0": (
-        "the forward reads the parameters of a block while that block does not run, when they are shards; read them "
-        "inside the block, or leave it out of the workload's blocks()"
-    ),
+    "out of bounds for storage of size 0": SHARDS_READ,
     "Must flatten tensors with uniform dtype": "it cannot shard parameters of different types together; use one dtype",
 }
 
