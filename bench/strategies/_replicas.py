@@ -28,6 +28,7 @@ SUMS_APART = {torch.float64: 1e-6, torch.float32: 1e-5}
 # How the types of plain numbers end what is said of an output that cannot be gathered, by torch and here.
 PLAIN_NUMBERS = ("'int'", "'float'", "type int", "type float")
 MOST_SHAPES = 3
+GATHER_THE_LOSS = "loss_on=replica, which gathers the loss alone"
 # What torch.cat, and the gather of CUDA tensors, say where only dimension 0 may differ.
 UNJOINED = ("Sizes of tensors must match except in dimension 0", "Gather got an input of invalid size")
 
@@ -46,7 +47,7 @@ class ReplicaStrategy(Strategy):
         return self.option(case, LOSS_ON.name) == "replica"
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
-        return super().refusal(error, wrapped) or replica_refusal(error)
+        return super().refusal(error, wrapped) or replica_refusal(error, self.name)
 
     def loss_refusal(self, output: Any, samples: int, error: Exception) -> str | None:
         shapes = [tuple(tensor.shape) for tensor in tensors_of(output)]
@@ -55,7 +56,7 @@ class ReplicaStrategy(Strategy):
         return (
             f"DataParallel joins the replicas' outputs along dimension 0, and for {samples} samples that gives tensors "
             f"of the shapes {', '.join(map(str, shapes[:MOST_SHAPES]))}{', ...' * (len(shapes) > MOST_SHAPES)}, of "
-            f"which the loss fails ({type(error).__name__}: {error}); use loss_on=replica, which gathers the loss alone"
+            f"which the loss fails ({type(error).__name__}: {error}); use {self.name}:{GATHER_THE_LOSS}"
         )
 
     def loss_check(self, model: nn.Module, wrapped: nn.Module, context: Context) -> LossCheck | None:
@@ -99,10 +100,11 @@ def mean_of_replicas(step: StepLoss, chunks: Sequence[int]) -> str | None:
     )
 
 
-def replica_refusal(error: Exception) -> str | None:
+def replica_refusal(error: Exception, name: str) -> str | None:
     """Why DataParallel, torch's or the suite's own, cannot take a model that fails so; None for any other failure.
 
     torch raises a replica's exception again under its own type, with the text of where it was raised.
+    `name` is the strategy's, for the remedy.
     """
     text = str(error)
     if isinstance(error, TypeError) and ("DataParallel cannot gather" in text or _raised_in(error, "gather_map")):
@@ -113,11 +115,11 @@ def replica_refusal(error: Exception) -> str | None:
                 f"{said}: a plain number, such as a sum over the model's own parameters(), of which a replica has "
                 "none; read its weights by their names, or leave the number out of the output"
             )
-        return f"{said}; use loss_on=replica, which gathers the loss alone"
+        return f"{said}; use {name}:{GATHER_THE_LOSS}"
     if isinstance(error, RuntimeError) and any(words in text for words in UNJOINED):
         return (
             f"DataParallel joins the replicas' outputs along dimension 0, where this model has no samples "
-            f"({text.splitlines()[0]}); use loss_on=replica, which gathers the loss alone"
+            f"({text.splitlines()[0]}); use {name}:{GATHER_THE_LOSS}"
         )
     if isinstance(error, StopIteration) or (isinstance(error, RuntimeError) and "StopIteration" in text):
         return (
