@@ -111,6 +111,8 @@ class Agreement:
         self._left -= 1
 
     def _announce(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not self._fsdp2 and _transformed():
+            raise RefusedError(f"FSDP1 cannot gather {path} inside a transform of torch.func; use ddp")
         self._compare_events(path, needs_gradient=self._fsdp2 and bool(_inputs(args, kwargs)))
 
     def _note(self, weights: Weights, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -188,6 +190,12 @@ def _different(said: Sequence[Sequence[int]]) -> int | None:
 def _inputs(args: Any, kwargs: Any) -> list[Tensor]:
     """The inputs of a module that need a gradient."""
     return [tensor for tensor in tensors_of((args, kwargs)) if tensor.requires_grad] if torch.is_grad_enabled() else []
+
+
+def _transformed() -> bool:
+    """Whether this runs inside `torch.func.grad`, `vmap` and their like, as FSDP2 asks in torch 2.14."""
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return active is not None and bool(active())
 
 
 def _trained(parameters: Iterable[nn.Parameter]) -> bool:

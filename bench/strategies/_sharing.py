@@ -1,9 +1,15 @@
-"""Parameters that two modules share: they must stay in one FSDP group, or each group trains its own copy."""
+"""What FSDP cannot shard: parameters that two modules share, those read while they are shards, and what torch refuses.
+
+Modules that share a parameter must stay in one FSDP group, or each group trains its own copy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
+import torch
 from torch import nn
 
 from bench.errors import RefusedError
@@ -25,6 +31,26 @@ def refuse_shared(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
                     f"FSDP cannot shard {path} alone: its {inside} is {outside} as well, which lies outside; leave "
                     f"{path} out of the workload's blocks(), and the model keeps both together"
                 )
+
+
+Shapes: TypeAlias = Mapping[nn.Module, Mapping[str, torch.Size]]
+
+
+def shapes_of(model: nn.Module) -> Shapes:
+    """The shapes of each module's own parameters."""
+    return {
+        module: {name: weight.shape for name, weight in module.named_parameters(recurse=False)}
+        for module in model.modules()
+    }
+
+
+def ran_on_shards(error: Exception, whole: Shapes) -> bool:
+    """Whether `error` was raised in the forward of a module whose parameters did not have their whole shapes."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [each for frame in frames if isinstance(each := frame.f_locals.get("self"), nn.Module)]
+    return any(
+        getattr(module, name).shape != shape for module in modules for name, shape in whole.get(module, {}).items()
+    )
 
 
 MOST_QUOTED = 120
@@ -55,10 +81,12 @@ FSDP_WORDS = {
 }
 
 
-def fsdp_refusal(error: Exception) -> str | None:
-    """Why FSDP cannot shard a model that fails so; None for any other failure."""
+def fsdp_refusal(error: Exception, whole: Shapes | None = None) -> str | None:
+    """Why FSDP cannot shard a model that fails so; None for any other failure. whole: shapes before it was sharded."""
     text = str(error)
     if not isinstance(error, (ValueError, RuntimeError, AssertionError)):
         return None
     meaning = next((meaning for words, meaning in FSDP_WORDS.items() if words in text), None)
+    if meaning is None and ran_on_shards(error, whole or {}):
+        meaning = SHARDS_READ
     return None if meaning is None else f"FSDP refuses this model: {meaning} ({text.splitlines()[0][:MOST_QUOTED]})"

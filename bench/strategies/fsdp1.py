@@ -11,7 +11,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 
 from bench.schema import Case
 from bench.strategies._agreement import Agreement
-from bench.strategies._sharing import fsdp_refusal, refuse_shared
+from bench.strategies._sharing import Shapes, fsdp_refusal, refuse_shared, shapes_of
 from bench.strategies.base import Context, LossCheck, Option, Strategy, register
 
 SHARDING_STRATEGY = Option(
@@ -30,11 +30,16 @@ class FSDP1(Strategy):
     ranks_must_agree = True
     options = (SHARDING_STRATEGY,)
 
+    def __init__(self) -> None:
+        self._whole: Shapes = {}
+        """Of the model that this process wrapped last."""
+
     def follows_output(self, case: Case) -> bool:
         return True
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         refuse_shared(model, context.blocks)
+        self._whole = shapes_of(model)
         blocks = set(context.blocks)
         return FullyShardedDataParallel(
             model,
@@ -53,7 +58,7 @@ class FSDP1(Strategy):
         return Agreement(model, context, blocks, whole_blocks=True, fsdp2=False)
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
-        return super().refusal(error, wrapped) or fsdp_refusal(error)
+        return super().refusal(error, wrapped) or fsdp_refusal(error, self._whole)
 
     def synchronising(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[None]:
         assert isinstance(wrapped, FullyShardedDataParallel)

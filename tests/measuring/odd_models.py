@@ -141,6 +141,25 @@ class GradientInForward(PlainNet):
             return super().forward(x + torch.func.grad(energy)(x))
 
 
+class GradientOfBlock(PlainNet):
+    """The gradient of a block, which runs inside `torch.func.grad`."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x + torch.func.grad(lambda inputs: self.layers[0](inputs).sum())(x))
+
+
+class PastItsBlocks(PlainNet):
+    """Calls what is inside its blocks, and never the blocks."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            for layer in self.layers:
+                for part in layer:
+                    x = part(x)
+            return self.head(x)
+
+
 class HeadInTrainingAlone(PlainNet):
     class model(Net):  # noqa: N801
         def __init__(self) -> None:

@@ -98,6 +98,9 @@ REFUSED: list[tuple[type[Workload], str, dict[str, str], str, str]] = [
     (odd_models.TwoHeads, "fsdp", {}, "head.weight, head.bias, other.weight", "fsdp:reduce_unused_parameters=on"),
     (odd_models.ListOfSamples, "balanced_dp", {}, "the replicas gave 1, 3 tensors", "loss_on=replica"),
     (odd_models.ListOfSamples, "dp", {}, "of the shapes (8,), (8,), of which the loss fails", "loss_on=replica"),
+    (odd_models.GradientOfBlock, "fsdp1", {}, "cannot gather layers.0 inside a transform", "use ddp"),
+    (odd_models.PastItsBlocks, "fsdp", {}, "while that block does not run", "inside the block"),
+    (odd_models.PastItsBlocks, "fsdp1", {}, "while that block does not run", "inside the block"),
     (odd_models.GradientInForward, "fsdp", {}, "while that block does not run", "inside the block"),
     (
         odd_models.HeadInTrainingAlone,
