@@ -44,11 +44,15 @@ class Job:
     timeout_seconds: float
     address: str | None = None
     """What `--workload` said, for a worker to find a class that the suite does not hold."""
+    adapted: workloads.Adapted | None = None
+    """What an adapter made of that, so that no worker has to again."""
     looks: float = strategies.LOOKS
     """How many of the first steps the strategy's `loss_check` looks at."""
 
     def workload(self) -> Workload:
         """The case's workload at its size."""
+        if self.adapted is not None:
+            return self.adapted.workload()(self.case.size)
         name = self.case.workload
         found = workloads.registry.get(name) if self.address is None else workloads.find(self.address)
         return found(self.case.size)

@@ -108,13 +108,15 @@ class RunSession:
         if refused is not None or isinstance(source, Outcome):
             result = LaunchResult(outcome=refused or Outcome(status="error"), clock=Clock())
         else:
+            workload = workloads.registry.get(case.workload)
             job = Job(
                 case=case,
                 source=source,
                 seed=self.plan.options.seed,
                 backend=self._backend(case),
                 timeout_seconds=self.plan.launch_timeout_seconds,
-                address=workloads.registry.get(case.workload).address,
+                address=workload.address,
+                adapted=workloads.adapted(workload),
             )
             settled = self._balancer.settle(job)
             job = replace(job, case=settled.case)

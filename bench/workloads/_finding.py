@@ -13,6 +13,8 @@ import re
 import sys
 import traceback
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +30,29 @@ FORMS = (
     "transformers:BertForMaskedLM?num_hidden_layers=2 or transformers:path/to/config_folder"
 )
 ADAPTERS = {"torchvision": torchvision_models.adapt, "transformers": transformers_models.adapt}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapted:
+    """What an adapter worked out, for other processes: trying a large model without its memory takes many seconds."""
+
+    address: str
+    class_name: str
+    base: type[Workload]
+    declared: Mapping[str, Any]
+
+    def workload(self) -> type[Workload]:
+        """The class, registered, as `find` would give it here."""
+        known = next((cls for cls in registry if cls.address == self.address), None)
+        return known or _adopt(type(self.class_name, (self.base,), dict(self.declared)), self.address)
+
+
+def adapted(cls: type[Workload]) -> Adapted | None:
+    """`cls` for another process, where an adapter made it."""
+    if cls.address is None or cls.address.partition(":")[0] not in ADAPTERS:
+        return None
+    declared = {key: value for key, value in vars(cls).items() if not key.startswith("_") or key == "__doc__"}
+    return Adapted(address=cls.address, class_name=cls.__name__, base=cls.__bases__[0], declared=declared)
 
 
 def find(address: str) -> type[Workload]:

@@ -43,17 +43,28 @@ DEPTH = {
     **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"), 4),
 }
 WIDTH = {
-    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "projection_dim", "embed_dim", "dim"), 64),
+    **dict.fromkeys(("hidden_size", "out_hidden_size", "d_model", "n_embd", "projection_dim", "embed_dim", "dim"), 64),
     **dict.fromkeys(("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "ffn_dim"), 128),
     "moe_intermediate_size": 64,
+    "upsample_initial_channel": 32,
+    "flow_size": 16,
 }
 HEADS = {
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"), 4),
     "decoder_attention_heads": 4,
 }
+ROTATED = {"hidden_size": 256, "out_hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1}
+"""Heads of 128: what sections of positions (time, height, width) are made for."""
 HEAD = {"num_key_value_heads": 2, "head_dim": 16, "d_kv": 16, "rotary_dim": 8}
 BODY = {**DEPTH, **WIDTH}
-SMALLER: tuple[dict[str, int], ...] = ({**BODY, **HEADS, **HEAD}, {**BODY, **HEADS}, BODY, DEPTH, {})
+SMALLER: tuple[dict[str, int], ...] = (
+    {**BODY, **HEADS, **HEAD},
+    {**BODY, **HEADS},
+    {**BODY, **HEADS, **ROTATED},
+    BODY,
+    DEPTH,
+    {},
+)
 """Fields that make a model small, smallest first; what does not fit one class fits another."""
 LEAST_VOCABULARY = 512
 

@@ -14,7 +14,7 @@ from bench.errors import UsageError
 from bench.workloads import find
 from bench.workloads._adapters.inputs import Facts, Input
 from bench.workloads._adapters.plans import plan
-from bench.workloads._adapters.trying import Unseen, samples_unlike, tried
+from bench.workloads._adapters.trying import Unseen, built, samples_unlike, tried
 
 HEADS = "hidden_size=64&num_attention_heads=4&num_hidden_layers=1&num_key_value_heads=8"
 MIXTRAL = "hidden_size=64&intermediate_size=64&num_hidden_layers=1"
@@ -90,6 +90,10 @@ def test_bases_are_no_near_matches() -> None:
         ),
         ({"model_type": "bert", "num_hidden_layers": -3}, "config.json has num_hidden_layers -3, which counts"),
         ({"model_type": "bert", "num_hidden_layers": "two"}, "made with .*config.json: .*expected int, got str"),
+        (
+            {"model_type": "bert", "hidden_act": "gleu"},
+            "config.json has hidden_act gleu, which is no activation; there",
+        ),
         ({"model_type": "bert", "quantization_config": {}}, "config.json has a quantization_config"),
         (
             {
@@ -112,6 +116,27 @@ def test_a_folder_in_another_type_is_built_in_float32(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**stored, "hidden_size": 24, "vocab_size": 99}))
     model = find(f"transformers:{tmp_path}?name=was_bfloat16")("quick").build()
     assert {value.dtype for value in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("DetrModel requires the timm library but it was not found", r"here: .*install it first: pip install timm$"),
+        ("X requires the detectron2 library but", r"pip install git\+https://github.com/.*detectron2.git$"),
+        (
+            "no",
+            r"cannot be built at its default configuration.*: no; .*name a folder with the config.json of a",
+        ),
+    ],
+)
+def test_a_class_that_cannot_be_built_says_what_helps(error: str, message: str) -> None:
+    from transformers import BertConfig
+
+    def fails(config: Any) -> None:
+        raise ImportError(error)
+
+    with pytest.raises(UsageError, match=message):
+        built(fails, BertConfig())
 
 
 class Fussy(nn.Module):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import torch
 from torch import nn
 
 from bench.errors import UsageError
-from bench.workloads import Workload, find, registry
+from bench.workloads import Workload, adapted, find, registry
 
 UNUSED = Path("unused")
 TINY = "hidden_size=32&intermediate_size=64&num_attention_heads=2&num_hidden_layers=2&vocab_size=99"
@@ -210,8 +213,8 @@ def test_folders_that_are_no_configuration(tmp_path: Path, stored: str | None, m
         ("transformers:BertPreTrainedModel", "no model class 'BertPreTrainedModel'"),
         ("transformers:CLIPModel?num_hidden_layers=2", "there is: text_config.num_hidden_layers, vision_config.num_hi"),
         ("transformers:CLIPModel?text_config.num_hiden_layers=2", "near matches: text_config.num_hidden_layers"),
-        ("transformers:TimeSeriesTransformerForPrediction", "at its default .*without a value: prediction_length"),
-        ("transformers:Qwen2_5OmniToken2WavDiTModel", "needs hidden_states, .* which is not made here"),
+        ("transformers:Qwen2_5OmniToken2WavDiTModel", "needs .*quantized_code, .* which is not made here; write a"),
+        ("transformers:Sam2VideoModel", "needs inference_session, which is not made here; write a workload of"),
     ],
 )  # fmt: skip
 def test_what_transformers_does_not_have(address: str, message: str) -> None:
@@ -231,3 +234,40 @@ def test_a_short_name_takes_the_place_of_the_whole_text(spec: str) -> None:
 def test_a_name_that_tables_cannot_hold_says_how_to_give_another() -> None:
     with pytest.raises(UsageError, match="no blank, comma or bracket; add name=OTHER"):
         find("torchvision:resnet18?name=a b")
+
+
+# --- for other processes --------------------------------------------------------------------------
+
+IN_A_WORKER = """
+import pickle, sys
+from bench.workloads._adapters import torchvision_models, transformers_models
+def never(*_, **__):
+    raise AssertionError("tried again")
+torchvision_models._tried = transformers_models.plan = never
+cls = pickle.load(sys.stdin.buffer).workload()
+workload = cls("quick")
+sample = workload.dataset(workload.prepare("synthetic", None, None), 0)[3]
+print(cls.name, cls.address, cls.__name__, cls.summary, cls.sizes["quick"].text, type(workload.build()).__name__)
+print(sum(float(each.double().sum()) for each in (*sample.args, *sample.kwargs.values())))
+"""
+
+
+@pytest.mark.parametrize("address", ["torchvision:squeezenet1_1?num_classes=7", f"transformers:BertForMaskedLM?{TINY}"])
+def test_what_an_adapter_worked_out_is_not_worked_out_again_by_workers(address: str) -> None:
+    cls = find(address)
+    found = subprocess.run([sys.executable, "-c", IN_A_WORKER], input=pickle.dumps(adapted(cls)), stdout=-1, check=True)
+    lines = found.stdout.decode().splitlines()
+    workload = cls("quick")
+    sample = workload.dataset(workload.prepare("synthetic", None, UNUSED), 0)[3]
+    names = (cls.name, cls.address, cls.__name__, cls.summary, cls.sizes["quick"].text, type(workload.build()).__name__)
+    assert lines[0] == " ".join(map(str, names))
+    assert float(lines[1]) == sum(float(each.double().sum()) for each in (*sample.args, *sample.kwargs.values()))
+
+
+def test_only_adapters_have_something_for_workers(tmp_path: Path) -> None:
+    assert adapted(registry.get("mnist_cnn")) is None
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from bench.workloads import Workload\nclass Mine(Workload):\n    name = 'not_adapted'\n    build = example = None\n"
+    )
+    assert adapted(find(f"{file}:Mine")) is None

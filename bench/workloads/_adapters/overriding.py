@@ -48,8 +48,6 @@ def overridden(config_class: Any, settings: Settings, spec: Spec, origin: str = 
 
 def _value(key: str, text: str, inside: dict[str, Any]) -> Any:
     """What was typed for a field, of its default's type; UsageError where that cannot be, or cannot be measured."""
-    from transformers.activations import ACT2CLS
-
     path, _, last = key.rpartition(".")
     if last in CLASSES:
         raise UsageError(f"{key}={text}: a class cannot be overridden; name it in place of this one")
@@ -57,11 +55,19 @@ def _value(key: str, text: str, inside: dict[str, Any]) -> Any:
         raise UsageError(f"{key} is a configuration of its own; write {key}.FIELD=VALUE, one for each field")
     default = field(inside[path], last)
     value = value_like(key, text, default)
-    if "act" in last and isinstance(default, str) and default in ACT2CLS and value not in ACT2CLS:
-        raise UsageError(f"{key}={text} is no activation; there is: {', '.join(sorted(ACT2CLS))}")
+    if problem := _no_activation(last, value, default):
+        raise UsageError(f"{key}={text} {problem}")
     if problem := impossible(last, value, default):
         raise UsageError(f"{key}={text} {problem}; its default is {default}")
     return value
+
+
+def _no_activation(name: str, value: Any, default: Any) -> str:
+    """What activations there are, where a field of one has a text that is none; empty where it does not."""
+    from transformers.activations import ACT2CLS
+
+    wrong = "act" in name and isinstance(default, str) and default in ACT2CLS and value not in ACT2CLS
+    return f"is no activation; there is: {', '.join(sorted(ACT2CLS))}" if wrong else ""
 
 
 def impossible(name: str, value: Any, default: Any) -> str:
@@ -76,14 +82,17 @@ def impossible(name: str, value: Any, default: Any) -> str:
 
 
 def check_stored(config_class: Any, stored: Settings, file: Path) -> None:
-    """UsageError where a file has too low a number for what it counts."""
+    """UsageError where a file has too low a number for what it counts, or an activation that there is not."""
     try:
         usual = list(parts(config_class()))
     except Exception:  # a class that has no defaults
         return
     for path, part in usual:
         for key, value in at(stored, path).items():
-            if problem := impossible(key, value, default := field(part, key)):
+            default = field(part, key)
+            if problem := _no_activation(key, value, default):
+                raise UsageError(f"--workload: {file} has {dotted(path, key)} {value}, which {problem}")
+            if problem := impossible(key, value, default):
                 raise UsageError(
                     f"--workload: {file} has {dotted(path, key)} {value}, which {problem}; the default is {default}"
                 )

@@ -19,14 +19,17 @@ from bench.data.files import sample_generator
 from bench.errors import UsageError
 from bench.structure import tensors_of
 from bench.workloads._adapters.configs import one_line
-from bench.workloads._adapters.inputs import TABLE, Facts, Input
+from bench.workloads._adapters.inputs import Facts, Input
+from bench.workloads._adapters.making import GRIDS, TABLE
+from bench.workloads._adapters.packing import packed, packed_names
 from bench.workloads._adapters.spec import OWN
 from bench.workloads._adapters.stand_in import Task
 from bench.workloads._adapters.tasks import tasks_of
 from bench.workloads._adapters.trying import (
     Unseen,
     batch_of,
-    on_meta,
+    batches,
+    has_grid,
     samples_unlike,
     speaks_of_meta,
     tried,
@@ -34,16 +37,20 @@ from bench.workloads._adapters.trying import (
 )
 
 MOST_LAYOUTS = 8
-MASKS = ("input_features_mask", "pixel_attention_mask", "pixel_mask", "attention_mask")
+MASKS = ("input_features_mask", "pixel_attention_mask", "pixel_mask", "attention_mask", "image_sizes")
 WRITTEN = ("decoder_input_ids", "future_values", "future_time_features")
 """What a decoder goes on from, in training."""
 SIGHT = ("pixel_values",)
+OF_GRIDS = (*GRIDS, "mm_token_type_ids")
+"""What goes with images as patches."""
 HEARING = ("input_features", "input_values")
 # (the fields that hold an id, the input whose features it stands for, the method that makes them)
 PLACES = (
     (("image_token_id", "image_token_index"), "pixel_values", "get_image_features"),
     (("audio_token_id", "audio_token_index"), "input_features", "get_audio_features"),
 )
+ALONGSIDE = ("attention_mask", "token_type_ids", "mm_token_type_ids")
+"""As long as the ids."""
 Inputs = Mapping[str, Input]
 
 
@@ -111,15 +118,21 @@ def _choices(facts: Facts) -> list[list[str]]:
     if not main and not required:
         main = [key for key in TABLE if key in facts.takes][:1]
     names = list(dict.fromkeys([*main, *required, *(several if len(several) > 1 else [])]))
+    if set(SIGHT) & set(names):
+        names += [key for key in OF_GRIDS if key in facts.takes and key not in names]
     if getattr(facts.config, "is_encoder_decoder", False):
         names += [key for key in WRITTEN if key in facts.takes and key not in names]
+    if facts.name.endswith("ForQuestionAnswering"):
+        # Without these, three separators must be found in the text, or there is no table to answer from.
+        table = ("token_type_ids",) * (facts.first("type_vocab_sizes", kind=(list, tuple)) is not None)
+        names += [key for key in ("global_attention_mask", *table) if key in facts.takes and key not in names]
     if "noise" in facts.takes and facts.first("mask_ratio", kind=float) is not None and TABLE["noise"](facts):
         names.append("noise")
     if not names:
         raise UsageError(f"--workload: {facts.name} takes {', '.join(facts.takes)}, which is not made here; {OWN}")
     choices = [names]
     if len(several) > 1 and "input_ids" in several:
-        for without in (HEARING, (*HEARING, *SIGHT)):
+        for without in (HEARING, (*HEARING, *SIGHT, *OF_GRIDS)):
             fewer = [name for name in names if name not in without or name in required]
             if fewer not in choices:
                 choices.append(fewer)
@@ -174,19 +187,27 @@ def _with_places(model: nn.Module | None, facts: Facts, inputs: Inputs) -> Input
             placed.append((number, _features_of_one(getattr(makers[0], method), name, inputs, facts)))
     if not placed or ids is None:
         return inputs
-    length = ids.shape[-1] + sum(count for _, count in placed)
+    shape = (*ids.shape[:-1], ids.shape[-1] + sum(count for _, count in placed))
     barred = tuple({*ids.barred, *(number for number, _ in placed)})
-    longer = replace(ids, shape=(*ids.shape[:-1], length), placed=tuple(placed), barred=barred)
-    return {**inputs, "input_ids": longer}
+    longer = {name: replace(inputs[name], shape=shape) for name in ALONGSIDE if name in inputs}
+    if "mm_token_type_ids" in longer:  # 1 at the places of images
+        types = tuple((int(number == placed[0][0]), count) for number, count in placed)
+        longer["mm_token_type_ids"] = replace(longer["mm_token_type_ids"], placed=types)
+    return {**inputs, **longer, "input_ids": replace(ids, shape=shape, placed=tuple(placed), barred=barred)}
 
 
 def _features_of_one(make: Callable[..., Any], name: str, inputs: Inputs, facts: Facts) -> int:
     """How many places one sample's image or sound takes in the text: its features by the width of the text."""
     width = getattr(facts.text_part(), "hidden_size", None)
     asked = inspect.signature(make).parameters
-    given = {key: on_meta(item, 2) for key, item in inputs.items() if key == name or key in asked}
-    with torch.no_grad(), without_values():
-        made = make(**given)
+    given = {key: value for key, value in batches(inputs, 2).items() if key == name or key in asked}
+    try:
+        with torch.no_grad(), without_values(device="cpu" if has_grid(inputs) else "meta"):
+            made = make(**packed(given, packed_names(inputs)))
+    except Exception as error:
+        if not speaks_of_meta(error):
+            raise
+        raise Unfit(f"does not tell how many features {name} have before it has computed them") from error
     features = tensors_of(getattr(made, "pooler_output", None)) or tensors_of(made)[:1]
     elements = sum(tensor.numel() for tensor in features)
     if not width or not elements or elements % (2 * width):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,9 +19,11 @@ from bench.data.base import Batch, DataSource
 from bench.data.files import check_index, sample_generator
 from bench.errors import UsageError
 from bench.workloads._adapters import configs
+from bench.workloads._adapters.completing import completions
 from bench.workloads._adapters.folders import from_folder, is_folder
 from bench.workloads._adapters.inputs import Facts
 from bench.workloads._adapters.overriding import overridden
+from bench.workloads._adapters.packing import install_packing
 from bench.workloads._adapters.plans import Plan, plan
 from bench.workloads._adapters.spec import CHANGE, OWN, Spec
 from bench.workloads._adapters.trying import built, hooked_parts, install_hooks
@@ -48,6 +51,7 @@ class TransformersModel(Workload):
         config = configs.prepared(self.config_class, self.settings[self.size_name], self.typed)
         model: nn.Module = self.model_class(config)
         install_hooks(model, self.hooked)
+        install_packing(model, self.plans[self.size_name].inputs)
         return model.float()
 
     def prepare(self, data: str, data_root: Path | None, cache: Path) -> DataSource:
@@ -88,7 +92,42 @@ class PlannedData(Dataset[Batch]):
 
 
 def adapt(spec: Spec) -> tuple[type[Workload], str]:
-    """A workload class for a transformers model, and its address. UsageError names what there is."""
+    """A workload class for a transformers model, and its address. UsageError names what there is.
+
+    A class that cannot be measured as it is gets the overrides that it lacks, if some help.
+    """
+    if is_folder(spec.model):
+        return _adapted(spec)
+    try:
+        found = _adapted(spec)
+    except UsageError:
+        better = _completed(spec)
+        if better is None:
+            raise
+        return better
+    if any(one.alone for one in found[0].plans.values()):
+        better = _completed(spec)
+        if better is not None and not any(one.alone for one in better[0].plans.values()):
+            return better
+    return found
+
+
+def _completed(spec: Spec) -> tuple[type[TransformersModel], str] | None:
+    """The same with overrides for what a configuration lacks; None where it lacks nothing, or that is not all."""
+    model_class, model = configs.model_class(spec.model), None
+    with suppress(UsageError):
+        config = configs.prepared(
+            model_class.config_class, overridden(model_class.config_class, {}, spec), spec.overrides
+        )
+        with suppress(UsageError):
+            model = built(model_class, config)
+        more = completions(config, model, spec.overrides)
+        if more:
+            return _adapted(replace(spec, overrides=dict(sorted({**more, **spec.overrides}.items()))))
+    return None
+
+
+def _adapted(spec: Spec) -> tuple[type[TransformersModel], str]:
     file: Path | None = None
     if is_folder(spec.model):
         file, model_class, config_class, stored = from_folder(spec.model)
@@ -127,7 +166,7 @@ def _at_sizes(
     settings = overridden(config_class, stored, spec, f"with {file}" if file else "")
     origin, remedy = _origin(spec, file)
     config = configs.prepared(config_class, settings, spec.overrides, origin)
-    model = built(model_class, config, origin)
+    model = built(model_class, config, origin, remedy)
     standard = plan(model, Facts(model_class, config, "standard"), origin, remedy)
     less = configs.smaller(config, settings, stored, spec.overrides)
     if less is not None:
