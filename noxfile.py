@@ -35,7 +35,7 @@ def run_python(session: nox.Session, *arguments: str) -> None:
 
 @nox.session(venv_backend="none", requires=["env"])
 def bench(session: nox.Session) -> None:
-    """Measure, then render the report: nox -s bench -- OPTIONS (see --help there)."""
+    """Measure, then render the report: nox -s bench -- OPTIONS (-- --help lists them under 'dpbench')."""
     run_python(session, "-m", "pytest", "scenarios", *session.posargs)
 
 

@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from bench.errors import BenchError, UsageError
+from bench.errors import BenchError
 
 EXIT_USAGE = 2
+REPORTS_NEED = ("pandas", "pyarrow", "matplotlib", "jinja2")
 LISTS = ("strategies", "workloads", "metrics", "levers", "runs")
 
 
@@ -26,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except ModuleNotFoundError as error:
+        install = f"pip install {' '.join(REPORTS_NEED)}, or " if error.name in REPORTS_NEED else ""
+        remedy = f"{install}use the Python that measures, in a checkout .nox/env/bin/python"
+        print(f"error: {options.name} needs {error.name}, which this Python does not have; {remedy}", file=sys.stderr)
+        return EXIT_USAGE
     except OSError as error:  # a full disk, or a reader that has gone, such as `head`
         with contextlib.suppress(OSError):
             print(f"error: cannot print: {error}", file=sys.stderr)
@@ -39,9 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="Which data-parallel strategy, for this model on this machine, and how sure are we?",
-        epilog="Measuring itself is `nox -s bench` or `pytest scenarios`.",
+        epilog="Measuring itself is `python -m pytest scenarios` with this Python, or `nox -s bench`; "
+        "`python -m pytest scenarios --help` lists its options under 'dpbench'.",
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="name", title="commands", required=True, metavar="COMMAND")
     report = commands.add_parser("report", help="render a run as one HTML page", description=_report.__doc__)
     report.add_argument("run", nargs="?", default="latest", metavar="RUN", help="run id, folder, or latest (default)")
     _add_results(report)
@@ -79,13 +87,7 @@ def _list(options: argparse.Namespace) -> None:
     listed: dict[str, Callable[[Path], Iterable[tuple[str, str]]]] = {
         "strategies": _strategies, "workloads": _workloads, "metrics": _metrics, "levers": _levers, "runs": _runs,
     }  # fmt: skip
-    try:
-        rows = [(name, " ".join(text.split())) for name, text in listed[options.what](options.results)]
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"listing {options.what} needs {error.name}, which this Python does not have; use the one that measures, "
-            "in a checkout .nox/env/bin/python"
-        ) from error
+    rows = [(name, " ".join(text.split())) for name, text in listed[options.what](options.results)]
     width = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
         print(f"{name:<{width}}  {text}".rstrip())
@@ -137,10 +139,11 @@ def _runs(results: Path) -> Iterable[tuple[str, str]]:
         except BenchError as error:
             yield folder.name, str(error)
             continue
-        ok = sum(launch.status == "ok" for launch in data.launches)
+        ends = Counter(launch.status or "unknown" for launch in data.launches)
+        ended = ", ".join(f"{ends[status]} {status}" for status in sorted(ends, key=lambda name: (name != "ok", name)))
         started = f"{data.run.started_at:%Y-%m-%d %H:%M} UTC" if data.run.started_at else "unknown start"
         names = ", ".join(dict.fromkeys(device.name for device in data.run.devices)) or data.run.device_type
-        facts = [started, f"{len(data.run.devices)} x {names}", f"{ok} of {len(data.launches)} launches ok"]
+        facts = [started, f"{len(data.run.devices)} x {names}", f"launches: {ended or 'none'}"]
         yield folder.name, ", ".join(facts + ([] if data.run.finished_at else ["without a recorded end"]))
 
 

@@ -20,9 +20,18 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError
-from bench.planning.cli import add_options, read_options
+from bench.planning.cli import add_options, nearest_option, read_options
 from bench.planning.plan import Plan, make_plan
-from bench.running.items import LaunchItem, check_sweeps, parity_items, sweep_name, timing_items
+from bench.running.collected import is_scenario, is_sweep, launch_of, once, turn
+from bench.running.items import (
+    LaunchItem,
+    check_strategies,
+    check_sweeps,
+    hears_strategies,
+    parity_items,
+    scenario_name,
+    timing_items,
+)
 from bench.running.machinery import Machinery, open_run
 from bench.running.progress import Progress, write_plan, write_report, write_summary
 from bench.running.replay import ReplayClock, replay
@@ -44,14 +53,21 @@ class State:
     progress: Progress | None = None
     sweeps: set[str] = field(default_factory=set)
     """Names of the sweeps among the collected scenarios."""
+    hears: dict[str, bool] = field(default_factory=dict)
+    """By name of a scenario that has cases: whether `--strategies` decides on them."""
 
 
 STATE = pytest.StashKey[State]()
 FINISHED = pytest.StashKey[Finished]()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    add_options(parser.getgroup("dpbench", "dpbench: compare data-parallel strategies"))
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    group = parser.getgroup("dpbench", "dpbench: compare data-parallel strategies")
+    add_options(group)
+    config: Any = pluginmanager.get_plugin("pytestconfig")
+    known = [name for option in group.options for name in option.names()]
+    if hint := nearest_option(config.invocation_params.args, known):
+        parser.extra_info["hint"] = hint  # shown by pytest only if it refuses the command line
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -85,20 +101,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     plan = _plan(metafunc.config)
     if plan is not None and _asked_for(metafunc.module, metafunc.config, plan):
         cases: list[Case] = make_cases(plan)
+        if cases:
+            name = scenario_name(Path(metafunc.module.__file__))
+            metafunc.config.stash[STATE].hears[name] = hears_strategies(make_cases, plan)
         items = parity_items(cases, plan) if fixture == "parity" else timing_items(cases, plan)
     metafunc.parametrize(fixture, items, ids=[str(item) for item in items], indirect=True)
 
 
-def _is_sweep(module: Any) -> bool:
-    return bool(getattr(module, "SWEEP", False))
-
-
 def _asked_for(module: Any, config: pytest.Config, plan: Plan) -> bool:
     """A sweep is measured if its name, its file or the preset asks for it, every other scenario always."""
-    if not _is_sweep(module):
+    if not is_sweep(module):
         return True
     file = Path(module.__file__).resolve()
-    name = sweep_name(file)
+    name = scenario_name(file)
     config.stash[STATE].sweeps.add(name)
     folder = config.invocation_params.dir
     named = any((folder / argument.split("::")[0]).resolve() == file for argument in config.args)
@@ -127,66 +142,39 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     try:
         check_sweeps(state.plan, state.sweeps)
+        check_strategies(state.plan, state.hears)
     except BenchError as error:
         raise pytest.UsageError(str(error)) from None
     order = random.Random(state.plan.options.seed)
-    launches, repeated = _once([item for item in items if _launch_item(item) is not None])
+    launches, repeated = once([item for item in items if launch_of(item) is not None])
     # A scenario without a case in this run leaves one unparametrized test behind.
-    empty = [item for item in items if _launch_item(item) is None and _is_scenario(item)]
-    others = [item for item in items if _launch_item(item) is None and not _is_scenario(item)]
+    empty = [item for item in items if launch_of(item) is None and is_scenario(item)]
+    others = [item for item in items if launch_of(item) is None and not is_scenario(item)]
     config.hook.pytest_deselected(items=[*empty, *repeated])
     order.shuffle(launches)
-    launches.sort(key=_turn)
+    launches.sort(key=turn)
     items[:] = others + launches
-
-
-def _once(launches: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Each launch once, and what was left out: two scenarios may ask for the same, a sweep leaves it to the other."""
-    kept: dict[str, pytest.Item] = {}
-    for item in sorted(launches, key=lambda item: _is_sweep(getattr(item, "module", None))):
-        kept.setdefault(str(_launch_item(item)), item)
-    chosen = set(kept.values())
-    return [item for item in launches if item in chosen], [item for item in launches if item not in chosen]
-
-
-def _launch_item(item: pytest.Item) -> LaunchItem | None:
-    callspec = getattr(item, "callspec", None)
-    found = [value for value in callspec.params.values() if isinstance(value, LaunchItem)] if callspec else []
-    return found[0] if found else None
-
-
-def _is_scenario(item: pytest.Item) -> bool:
-    return hasattr(getattr(item, "module", None), "cases") and not {"measure", "parity"}.isdisjoint(_fixtures(item))
-
-
-def _fixtures(item: pytest.Item) -> list[str]:
-    return getattr(item, "fixturenames", [])
-
-
-def _turn(item: pytest.Item) -> int:
-    launch = _launch_item(item)
-    assert launch is not None
-    return -1 if launch.case.purpose == "parity" else launch.launch
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """Say what will happen; on a dry run stop there; else make everything ready before the first launch."""
     config, state = session.config, session.config.stash[STATE]
-    items = [launch for item in session.items if (launch := _launch_item(item)) is not None]
+    cases = [launch.case for item in session.items if (launch := launch_of(item)) is not None]
     only_shown = config.option.collectonly or getattr(config.option, "setupplan", False)
-    if state.plan is None or not items or only_shown:
+    if state.plan is None or not cases or only_shown:
         return None
     reporter = _reporter(config)
     try:
-        run = state.machinery.describe(state.plan, _command_line(), len(items))
-        write_plan(reporter, state.plan, run, [item.case for item in items], dry_run=state.plan.options.dry_run)
-        if state.plan.options.dry_run:
-            return True
-        state.session = open_run(state.plan, state.machinery, run)
+        run = state.machinery.describe(state.plan, _command_line(), cases, state.hears)
+        if not state.plan.options.dry_run:
+            state.session = open_run(state.plan, state.machinery, run)
     except BenchError as error:
         raise pytest.UsageError(str(error)) from None
-    state.progress = Progress(reporter, state.plan, [item.case for item in items])
-    for problem in state.session.prepare([item.case for item in items]):
+    write_plan(reporter, state.plan, run, cases, dry_run=state.session is None)
+    if state.session is None:
+        return True
+    state.progress = Progress(reporter, state.plan, cases)
+    for problem in state.session.prepare(cases):
         reporter.write_line(problem, red=True)
     return None
 
@@ -207,7 +195,7 @@ def _reporter(config: pytest.Config) -> Any:
 def replay_clock(request: pytest.FixtureRequest) -> ReplayClock:
     """Set before `benchmark` is made, which takes its timer from the marker."""
     clock = ReplayClock()
-    item = _launch_item(request.node)
+    item = launch_of(request.node)
     if item is None:
         pytest.fail(XDIST_REFUSAL, pytrace=False)
     group = item.case.workload
@@ -277,14 +265,14 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """A progress line around every launch."""
-    state, launch = item.config.stash[STATE], _launch_item(item)
+    state, launch = item.config.stash[STATE], launch_of(item)
     if state.progress is None or launch is None:
         return (yield)
     state.progress.start(item.nodeid, str(launch), launch.case)
     result = yield
     finished = item.stash.get(FINISHED, None)
     state.progress.finish(launch.case, finished.row if finished else None, finished.trace if finished else None)
-    if finished is not None and finished.row.balance is not None and _turn(item) == 0:
+    if finished is not None and finished.row.balance is not None and turn(item) == 0:
         _reporter(item.config).write_line(f"  gpu0_bsz=auto: {finished.row.balance}")
     return result
 

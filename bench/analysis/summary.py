@@ -99,6 +99,13 @@ class WorkloadSummary:
         return self.ranked[0] if self.ranked else None
 
     @property
+    def swept(self) -> bool:
+        """Whether it holds a sweep of GPU 0's share, whose strategies are its own."""
+        launches = [row.result.axes for row in self.rows if row.result.axes.strategy == "balanced_dp"]
+        splits = {(axes.devices, axes.chunk_sizes) for axes in launches if axes.chunk_sizes}
+        return len(splits) > len({(devices, sum(sizes)) for devices, sizes in splits})
+
+    @property
     def rivals(self) -> tuple[Row, ...]:
         """Ranked rows that cannot be told from the fastest: the interval of the ratio holds 1, or there is none."""
         best, *others = self.ranked or (None,)

@@ -75,7 +75,7 @@ def verdict(summary: WorkloadSummary) -> str:
     text += f" at {number(best.throughput.value)} samples/s"
     if factors := _factors(best):
         text += f": {factors}"
-    if all(row.result.axes.strategy != "single" for row in summary.rows):
+    if not summary.swept and all(row.result.axes.strategy != "single" for row in summary.rows):
         text += "; add single to --strategies for a baseline"
     return " ".join([f"{text}.", *_parity_doubts(best, summary)])
 
@@ -109,8 +109,8 @@ def _listed(titles: Sequence[str]) -> str:
 def banner(data: RunData) -> str | None:
     """What must be read before any figure of the run, on every screen; None where there is nothing to say."""
     if data.run.device_type == "cpu":
-        emulated = any(launch.emulated for launch in data.launches)
-        what = "; dp and balanced_dp are emulated host replicas" if emulated else ""
+        emulated = sorted({launch.strategy for launch in data.launches if launch.emulated})
+        what = f"; {' and '.join(emulated)}: host replicas (emulated), not ranked" if emulated else ""
         return f"CPU run: it shows the suite working, not GPU speed{what}."
     if any(launch.oversubscribed for launch in data.launches):
         return "Oversubscribed: a device was listed more than once; this shows the code working, not its speed."

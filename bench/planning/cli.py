@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +46,8 @@ def add_options(group: Any) -> None:
     add(
         "--sweeps",
         metavar="LIST",
-        help="scenarios that are measured only when asked for, e.g. load_balance; so is one whose file is named, and "
-        "--preset full measures all of them",
+        help="scenarios that are measured only when asked for, with strategies of their own, e.g. load_balance; so is "
+        "one whose file is named, and --preset full measures all of them",
     )
     add("--data", metavar="KIND", help="synthetic or real; default: real MNIST, synthetic images and text")
     add("--data-root", metavar="DIR", type=Path, help="your own data: folders mnist/, images/, text/, or one of them")
@@ -76,6 +78,16 @@ def _number(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def nearest_option(typed: Iterable[object], known: Collection[str]) -> str | None:
+    """What an option that is not among the `known` was perhaps meant to be; None where none is near to one of them."""
+    names = [str(word).partition("=")[0] for word in typed]
+    for name in names:
+        near = get_close_matches(name, known, 1, 0.8) if name.startswith("--") and name not in known else []
+        if near:
+            return f"{name}: did you mean {near[0]}?"
+    return None
 
 
 def read_options(namespace: Any) -> RunOptions:

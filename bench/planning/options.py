@@ -5,6 +5,7 @@ Errors are UsageErrors that list what exists or name both numbers; nothing is me
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +134,11 @@ def choose_workloads(options: RunOptions) -> list[str]:
         return own or [known.name for known in workloads.registry if known.address is None]
     names = _parts(options.workloads, "--workloads")
     for name in names:
-        workloads.registry.get(name)
+        try:
+            workloads.registry.get(name)
+        except UnknownNameError as error:
+            hint = f"; a model of your own goes to --workload {name}" if re.search(r"[:/]|\.py$", name) else ""
+            raise UsageError(f"{error}{hint}") from None
     return list(dict.fromkeys([*names, *own]))
 
 

@@ -43,8 +43,10 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, *, what: str, option: str) -> None:
     """ResultsError unless a file can be written in `folder`, which is made if it is missing.
+
+    The error says that `what` (`the results`) has no place there, and that `option` chooses another.
 
     It writes a probe: permission bits say nothing to root, and nothing about a full or read-only disk.
     """
@@ -59,5 +61,5 @@ def check_writable(folder: Path) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ResultsError(
-            f"results cannot be written to {folder}: {reason}; choose a folder you may write with --results DIR"
+            f"{what} cannot be written to {folder}: {reason}; choose a folder you may write with {option} DIR"
         ) from error

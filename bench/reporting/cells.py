@@ -13,6 +13,8 @@ from bench.analysis.wording import ends_text, is_wide
 from bench.reporting.units import Scale, scale_of
 
 NONE = "–"
+REFERENCE = "reference"
+"""In place of a ratio: the case that the others are compared with."""
 LAUNCHES = "launches "
 USE = {"cuda": "utilization_percent", "cpu": "cpu_percent"}
 
@@ -75,7 +77,6 @@ def _line(row: Row, summary: WorkloadSummary, seconds: Scale, memory: Scale) -> 
     }
     axes = result.axes
     batch = str(axes.global_batch_size)
-    launches = len(row.throughput.launches) if row.throughput else 0
     return Line(
         label=row.label,
         marks=tuple(mark for mark, holds in marks.items() if holds),
@@ -84,8 +85,8 @@ def _line(row: Row, summary: WorkloadSummary, seconds: Scale, memory: Scale) -> 
         precision=axes.precision,
         throughput=_spread(row.throughput, Scale(size=1.0, unit="")),
         step=replace(_spread(row.step, seconds), extra=""),  # its launches are those of the throughput
-        versus_single=_ratio(row.versus_single, launches),
-        versus_dp=_ratio(row.versus_dp, launches),
+        versus_single=_ratio(row, summary, lambda of: of.versus_single),
+        versus_dp=_ratio(row, summary, lambda of: of.versus_dp),
         memory=_memory(row.memory, memory),
         use=_use(result.per_device(USE["cuda" if axes.device_type == "cuda" else "cpu"])),
         parity=_parity(row.parity),
@@ -114,9 +115,12 @@ def _spread(spread: Spread | None, scale: Scale) -> Cell:
     )
 
 
-def _ratio(ratio: Ratio | None, launches: int) -> Cell:
+def _ratio(row: Row, summary: WorkloadSummary, read: Callable[[Row], Ratio | None]) -> Cell:
+    ratio = read(row)
     if ratio is None:
-        return Cell()
+        compared = any(other.against == row.title for each in summary.rows if (other := read(each)))
+        return Cell(value=REFERENCE if compared else NONE)
+    launches = len(row.throughput.launches) if row.throughput else 0
     basis = ratio.basis if ratio.basis in (SAME_PER_DEVICE, EMULATED) else ""
     return replace(interval_cell(ratio.interval, launches, "{:.2f}".format, "×"), extra=basis)
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from bench.analysis.balance import BalanceSummary
 from bench.analysis.shares import SWEPT, ShareRow
 from bench.analysis.wording import number
-from bench.reporting.cells import NONE, Cell, interval_cell
+from bench.reporting.cells import NONE, REFERENCE, Cell, interval_cell
 from bench.reporting.charts.shares import Curve, Level, Point, share_chart
 from bench.reporting.sections import Chart
 from bench.reporting.units import Scale, scale_of
@@ -53,7 +53,7 @@ def share_section(index: int, summary: BalanceSummary) -> ShareSection:
         anchor=prefix,
         summary=summary,
         charts=tuple(chart for chart in charts if chart is not None),
-        lines=tuple(_line(row, scale) for row in summary.rows),
+        lines=tuple(_line(row, summary, scale) for row in summary.rows),
     )
 
 
@@ -114,17 +114,18 @@ def _throughput(summary: BalanceSummary, prefix: str) -> Chart | None:
     return Chart(title=title, caption=caption, drawings=(Markup(svg),))
 
 
-def _line(row: ShareRow, scale: Scale) -> ShareLine:
+def _line(row: ShareRow, summary: BalanceSummary, scale: Scale) -> ShareLine:
     peaks = " · ".join(NONE if peak is None else scale.number(peak) for peak in row.peak_bytes)
     share = "" if row.share is None else f"{100 * row.share:.1f} %"
     launches = len(row.samples_per_second.launches) if row.samples_per_second else 0
+    ratio = interval_cell(row.versus_dp, launches, "{:.2f}".format, "×")
     return ShareLine(
         label=row.label,
         samples=Cell(value=" · ".join(map(str, row.chunk_sizes)) or NONE, detail=share),
         peaks=Cell(value=peaks or NONE, detail=scale.unit if peaks else ""),
         imbalance=NONE if row.imbalance is None else f"{100 * row.imbalance:.1f} %",
         throughput=interval_cell(row.samples_per_second, launches, number),
-        versus_dp=interval_cell(row.versus_dp, launches, "{:.2f}".format, "×"),
+        versus_dp=Cell(value=REFERENCE) if row.label == summary.reference else ratio,
         largest_batch=NONE if row.largest_batch is None else f"{row.largest_batch:,}",
         status=Cell(value=row.status, detail=row.excluded if row.excluded and row.excluded != row.status else ""),
         why=tuple(part for part in (row.reason, row.balance) if part),

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench.analysis.balance import balance_summaries
 from bench.analysis.summary import WorkloadSummary, summarise
 from bench.analysis.wording import REASONS, banner, checks, cpu_share, verdict
 from bench.recording.reader import RunData
@@ -18,7 +19,7 @@ _WIDE_ALONE = (4, 6)
 
 
 def print_summary(data: RunData, console: Console) -> None:
-    """Per workload one table with every case and one sentence on the fastest, then the doubts.
+    """Per workload one table with every case and one sentence on the fastest, what a sweep answers, then the doubts.
 
     Names are printed as they are, never read as markup.
     """
@@ -33,6 +34,13 @@ def print_summary(data: RunData, console: Console) -> None:
         if narrow:
             console.print(Text(f"step time and the ratio to dp: in the report, or on a terminal of {_WIDE} columns"))
         console.print(Text(verdict(summary), style="bold"))
+        console.print()
+    for sweep in balance_summaries(data):
+        batch = f"batch {sweep.global_batch_size} on {sweep.num_devices} devices"
+        console.print(Text(f"{sweep.workload}: GPU 0's share of {batch}"))
+        for sentence in sweep.sentences:
+            # No line breaks of ours: it may hold an option to copy.
+            console.print(Text(f"  {sentence}", style="bold"), soft_wrap=True)
         console.print()
     if summaries and (share := cpu_share(data)):
         console.print(Text(share))

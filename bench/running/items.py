@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.errors import UsageError
+from bench.planning.options import StrategyChoice
 from bench.planning.plan import Plan, reason_to_skip
 from bench.schema import Case
 
@@ -37,8 +38,8 @@ def parity_items(cases: Sequence[Case], plan: Plan) -> list[LaunchItem]:
     return [LaunchItem(case=case, launch=0) for case in wanted]
 
 
-def sweep_name(file: Path) -> str:
-    """What `--sweeps` calls a scenario's file: test_load_balance.py is load_balance."""
+def scenario_name(file: Path) -> str:
+    """What `--sweeps` and messages call a scenario's file: test_load_balance.py is load_balance."""
     return file.stem.removeprefix("test_")
 
 
@@ -48,3 +49,18 @@ def check_sweeps(plan: Plan, known: Collection[str]) -> None:
     if unknown:
         there = f"there is: {', '.join(sorted(known))}" if known else "there is none; name the folder scenarios"
         raise UsageError(f"no sweep {unknown[0]!r} among the scenarios that were named; {there}")
+
+
+def hears_strategies(make_cases: Callable[[Plan], list[Case]], plan: Plan) -> bool:
+    """Whether what a scenario measures depends on `--strategies`; a sweep has strategies of its own."""
+    other = "dp" if plan.strategies[0].name == "single" else "single"
+    return make_cases(plan) != make_cases(replace(plan, strategies=(StrategyChoice(name=other),)))
+
+
+def check_strategies(plan: Plan, hears: Mapping[str, bool]) -> None:
+    """UsageError for `--strategies` where it decides on the cases of no scenario (`hears`, by name)."""
+    if plan.options.strategies is not None and hears and not any(hears.values()):
+        raise UsageError(
+            f"--strategies chooses nothing here: {', '.join(sorted(hears))} has strategies of its own; leave it out, "
+            "or name the scenarios of a comparison too"
+        )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
-from bench import workloads
+from bench import strategies, workloads
 from bench.host import cpu_cores
 from bench.measuring.launcher import Launcher
 from bench.measuring.machine import Machine, find_machine
@@ -13,7 +14,7 @@ from bench.recording.environment import describe_run, new_run_id
 from bench.recording.files import check_writable
 from bench.recording.writer import check_run_id
 from bench.running.session import RunSession
-from bench.schema import Run
+from bench.schema import Case, Run
 
 
 class Machinery:
@@ -35,8 +36,11 @@ class Machinery:
             self._machine = find_machine(device_type, self.launcher)
         return self._machine
 
-    def describe(self, plan: Plan, command_line: str, planned_launches: int) -> Run:
-        """The run's row: its id, its options and its environment."""
+    def describe(self, plan: Plan, command_line: str, cases: Sequence[Case], hears: Mapping[str, bool]) -> Run:
+        """The run's row: its id, its options and its environment.
+
+        `cases`: that of every launch; `hears`: as in `run_notes`.
+        """
         machine, options = plan.machine, plan.options
         if options.run_id is not None:
             check_run_id(options.run_id)
@@ -47,24 +51,26 @@ class Machinery:
             device_type=machine.device_type,
             seed=options.seed,
             command_line=command_line,
-            planned_launches=planned_launches,
+            planned_launches=len(cases),
             devices=tuple(machine.devices[ordinal] for ordinal in used),
             cuda_version=machine.cuda_version,
             driver_version=machine.driver_version,
             nccl_version=".".join(map(str, machine.nccl_version)) if machine.nccl_version else None,
-            notes=run_notes(plan),
+            notes=run_notes(plan, cases, hears),
         )
 
 
-def run_notes(plan: Plan) -> tuple[str, ...]:
-    """What a reader of the whole run must know."""
+def run_notes(plan: Plan, cases: Iterable[Case], hears: Mapping[str, bool]) -> tuple[str, ...]:
+    """What a reader of the whole run must know. `hears`: by scenario, whether `--strategies` decides on its cases."""
     notes = list(plan.machine.notes)
     if plan.machine.device_type == "cpu":
-        emulated = [choice.name for choice in plan.strategies if choice.name in ("dp", "balanced_dp")]
-        replicas = f"; {' and '.join(emulated)}: host replicas (emulated), not ranked" if emulated else ""
+        emulated = {case.strategy for case in cases if strategies.registry.get(case.strategy).emulated(case)}
+        replicas = f"; {' and '.join(sorted(emulated))}: host replicas (emulated), not ranked" if emulated else ""
         notes.append(f"CPU run: it shows the suite working, not GPU speed{replicas}")
     if len(set(plan.devices)) < len(plan.devices):
         notes.append("a device is listed more than once: this tries the code, its speed means nothing")
+    if plan.options.strategies is not None:
+        notes += [f"{name} has strategies of its own, not those of --strategies" for name in hears if not hears[name]]
     unused = [
         name
         for name in plan.workloads
@@ -77,7 +83,7 @@ def run_notes(plan: Plan) -> tuple[str, ...]:
 
 def open_run(plan: Plan, machinery: Machinery, run: Run) -> RunSession:
     """A session that is ready to launch. ResultsError before anything is measured where it cannot be kept."""
-    check_writable(plan.options.results)
-    check_writable(plan.options.reports)
+    check_writable(plan.options.results, what="the results", option="--results")
+    check_writable(plan.options.reports, what="the report", option="--reports")
     machinery.launcher.threads_per_worker = max(1, cpu_cores() // len(plan.devices))
     return RunSession(plan, machinery.launcher, run)

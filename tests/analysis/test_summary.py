@@ -75,6 +75,22 @@ def test_without_a_baseline_it_says_how_to_get_one(tmp_path: Path) -> None:
     assert "add single to --strategies for a baseline" in verdict(summary)
 
 
+def test_a_sweep_gets_no_advice_on_strategies_that_it_ignores(tmp_path: Path) -> None:
+    def told(folder: Path, splits: list[tuple[int, ...]]) -> str:
+        writer = RunWriter(folder, made_run(), METRICS)
+        for position, sizes in enumerate(splits):
+            case = made_case("balanced_dp", len(sizes), sum(sizes), settings={"gpu0_bsz": str(sizes[0])})
+            launch = made_launch(case, 0, position, chunk_sizes=sizes)
+            writer.add(launch, timed(launch, 100.0))
+        (summary,) = summarise(read_run(writer.folder))
+        return verdict(summary)
+
+    advice = "add single to --strategies for a baseline"
+    assert advice not in told(tmp_path / "two splits", [(8, 24), (16, 16)])
+    assert advice in told(tmp_path / "two batches", [(8, 24), (16, 48)])
+    assert advice in told(tmp_path / "two counts", [(8, 24), (8, 8, 8, 8)])
+
+
 def test_by_hand_with_one_launch_at_the_batch_per_device(tmp_path: Path) -> None:
     plan: Plan = [(made_case("single", 1, 32), [100.0], []), (made_case("ddp", 2, 64), [150.0], [])]
     (summary,) = summarise(read_run(write_run(tmp_path, plan)))
@@ -109,7 +125,11 @@ def test_a_cpu_run_ranks_no_replica_and_says_what_it_is(tmp_path: Path) -> None:
     assert against_replicas is not None and against_replicas.basis == EMULATED
     assert " dp at the" not in verdict(summary)  # no conclusion rests on host replicas
     assert rows["dp, 2 devices"].memory == (2**29, None)
-    assert "not GPU speed" in (banner(data) or "")
+    assert (
+        banner(data) == "CPU run: it shows the suite working, not GPU speed; dp: host replicas (emulated), not ranked."
+    )
+    real = tuple(launch for launch in data.launches if not launch.emulated)
+    assert banner(replace(data, launches=real)) == "CPU run: it shows the suite working, not GPU speed."
     assert "Emulated by host replicas: correctness only, not ranked" in [item.title for item in checks(data, [summary])]
 
 

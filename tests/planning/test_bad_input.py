@@ -45,6 +45,13 @@ def test_unknown_name_lists_what_exists(options: dict[str, str], words: tuple[st
     assert [word for word in words if word not in text] == []
 
 
+@pytest.mark.parametrize("name", ["torchvision:vit_h_14", "mine/model", "mine.py"])
+def test_own_model_under_workloads_is_sent_to_workload(name: str) -> None:
+    hint = f"; a model of your own goes to --workload {name}"
+    assert refusal(workloads=f"resnet50,{name}").endswith(hint)
+    assert "--workload " not in refusal(workloads="resnet")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

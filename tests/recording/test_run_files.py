@@ -199,13 +199,15 @@ def test_finding_runs(tmp_path: Path) -> None:
 
 
 def test_check_writable_tries(tmp_path: Path) -> None:
-    check_writable(tmp_path / "new" / "folder")
+    check_writable(tmp_path / "new" / "folder", what="the results", option="--results")
     assert list((tmp_path / "new" / "folder").iterdir()) == []
     (tmp_path / "file").write_text("")
-    with pytest.raises(ResultsError, match="results cannot be written to .*; choose a folder you may write"):
-        check_writable(tmp_path / "file")
-    with pytest.raises(ResultsError, match="results cannot be written"):
-        check_writable(Path("/proc/results"))
+    with pytest.raises(
+        ResultsError, match="the results cannot be written to .*; choose .* may write with --results DIR"
+    ):
+        check_writable(tmp_path / "file", what="the results", option="--results")
+    with pytest.raises(ResultsError, match="the report cannot be written to /proc/pages.* with --reports DIR"):
+        check_writable(Path("/proc/pages"), what="the report", option="--reports")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

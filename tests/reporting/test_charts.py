@@ -5,7 +5,7 @@ import matplotlib
 import pytest
 
 from bench.reporting.charts.bars import Bar, bar_chart
-from bench.reporting.charts.svg import COLOURS
+from bench.reporting.charts.svg import COLOURS, LABEL_LINE, label_lines
 from bench.reporting.units import scale_of
 from tests.recording.made_up import NASTY
 
@@ -63,6 +63,22 @@ def test_two_charts_of_one_page_share_no_id_and_a_chart_is_reproducible() -> Non
 )
 def test_one_unit_for_a_chart(values: list[float | None], unit: str, text: str) -> None:
     assert scale_of(values, unit).text(values[0] or 0.0) == text
+
+
+def test_a_label_that_is_long_takes_a_second_line_and_loses_nothing() -> None:
+    assert label_lines("dp", "", 20) == ["dp"] and label_lines("dp", "emulated", 20) == ["dp · emulated"]
+    assert label_lines("dp, two devices", "emulated", 20) == ["dp, two devices", "emulated"]
+    assert label_lines("dp (loss on replica), 2 devices", "emulated", 22) == [
+        "dp (loss on replica),",
+        "2 devices · emulated",
+    ]
+    assert label_lines("a b c d e f g h", "oom", 10) == ["a b c d e", "f g… · oom"], "but for what two do not hold"
+    heights = []
+    for remark in ("", "emulated"):
+        bar = Bar(label="x" * 50, strategy="dp", value=1.0, remark=remark)
+        root = ElementTree.fromstring(bar_chart([bar], unit="s", title="t", prefix="p"))
+        heights.append(float(root.attrib["viewBox"].split()[3]))
+    assert heights[1] - heights[0] == pytest.approx(72 * LABEL_LINE, abs=0.01), "the chart grows by the second line"
 
 
 def test_one_bar_of_zero_draws() -> None:

@@ -2,12 +2,17 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from bench.analysis.balance import balance_summaries
+from bench.analysis.summary import summarise
 from bench.recording.reader import RunData, read_run
+from bench.reporting.cells import lines
 from bench.reporting.terminal import print_summary
 from bench.schema import Case
 from tests.recording.made_up import cpu_run, gpu_run, made_case, write_run
+from tests.reporting.made_up_sweep import sweep_run
 
 Plan = list[tuple[Case, list[float], list[float | None]]]
 
@@ -67,6 +72,33 @@ def test_a_cpu_run_says_what_single_is(tmp_path: Path) -> None:
     data = read_run(cpu_run(tmp_path))
     data = replace(data, launches=tuple(replace(launch, threads_per_worker=8) for launch in data.launches))
     assert "single here is 8 threads of 16 cores" in shown(data)
+
+
+@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
+def test_a_sweep_is_answered_in_the_words_of_the_page(tmp_path: Path, device_type: str) -> None:
+    folder = sweep_run(tmp_path, device_type)
+    (sweep,) = balance_summaries(read_run(folder))
+    shown = printed(folder, width=80).splitlines()
+    start = shown.index("resnet50: GPU 0's share of batch 256 on 4 devices") + 1
+    assert shown[start : start + len(sweep.sentences) + 1] == [*(f"  {said}" for said in sweep.sentences), ""]
+    assert len(sweep.sentences) > 1 and "GPU 0's share" not in printed(gpu_run(tmp_path))
+
+
+def test_the_case_that_others_are_compared_with_says_so(tmp_path: Path) -> None:
+    """Whichever placement of dp's loss was faster, and one device at its batch."""
+    replica = {"loss_on": "replica"}
+    for name, rates in (("a", (150.0, 140.0)), ("b", (140.0, 150.0))):
+        plan: Plan = [
+            (made_case("single", 1, 64), [100.0], []),
+            (made_case("dp", 2, 64), [rates[0]], []),
+            (made_case("dp", 2, 64, settings=replica), [rates[1]], []),
+        ]
+        (summary,) = summarise(read_run(write_run(tmp_path / name, plan)))
+        cells = [(line.versus_single.value, line.versus_dp.value) for line in lines(summary)]
+        first, second = ("reference", "0.93×") if name == "a" else ("0.93×", "reference")
+        assert cells[0] == ("reference", "–") and [against_dp for _, against_dp in cells[1:]] == [first, second]
+    (alone,) = summarise(read_run(write_run(tmp_path / "alone", plan[:1])))
+    assert lines(alone)[0].versus_single.value == "–", "nothing was compared with it"
 
 
 def test_an_interval_that_tells_nothing_shows_no_figures(tmp_path: Path) -> None:

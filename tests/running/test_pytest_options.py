@@ -54,13 +54,24 @@ def test_bad_input_is_a_usage_error_that_lists_what_exists(
     assert_nothing_was_written(suite)
 
 
-def test_results_folder_that_cannot_be_written_is_told_before_anything_is_measured(suite: pytest.Pytester) -> None:
+@pytest.mark.parametrize(("option", "what"), [("--results", "results"), ("--reports", "report")])
+def test_folder_that_cannot_be_written_is_told_before_anything_is_measured(
+    suite: pytest.Pytester, option: str, what: str
+) -> None:
     suite.path.joinpath("taken").write_text("a file")
-    result = run(suite, *CPU, "--workloads", "mnist_cnn", "--strategies", "single", "--results", "taken/results")
+    result = run(suite, *CPU, "--workloads", "mnist_cnn", "--strategies", "single", option, "taken/here")
     assert result.ret == USAGE_ERROR
     said = everything_said(result)
-    assert "taken" in said and "Traceback" not in said
+    assert f"the {what} cannot be written to taken/here" in said and f"with {option} DIR" in said
+    assert "results are in" not in said and "Traceback" not in said
     assert "parity_error" not in said and "images/s" not in said
+
+
+def test_mistyped_option_is_told_with_the_nearest(suite: pytest.Pytester) -> None:
+    result = run(suite, "--stratgies=dp", "--benchmark-columns=min")
+    assert result.ret == USAGE_ERROR
+    said = everything_said(result)
+    assert "hint: --stratgies: did you mean --strategies?" in said and "--benchmark-columns:" not in said
 
 
 @pytest.mark.parametrize("run_id", ["../elsewhere", "a/b", ".."])

@@ -82,6 +82,22 @@ def test_unknown_sweep_is_a_usage_error(
     assert not (suite.path / "results").exists()
 
 
+def test_strategies_that_only_the_sweep_would_hear_are_refused(suite: pytest.Pytester) -> None:
+    result = run(suite, "scenarios/test_load_balance.py", "--strategies", "single,ddp", "--dry-run")
+    said = f"{result.stdout.str()}\n{result.stderr.str()}"
+    assert result.ret == 4 and "--strategies chooses nothing here: load_balance has strategies of its own" in said
+    # Every strategy of the sweep is named: it ignores the share all the same.
+    named = run(suite, "scenarios/test_load_balance.py", "--strategies", "dp,ddp,balanced_dp:gpu0_bsz=3", "--dry-run")
+    assert named.ret == 4
+
+
+def test_strategies_that_the_sweep_ignores_are_told_beside_the_comparison(suite: pytest.Pytester) -> None:
+    note = "load_balance has strategies of its own, not those of --strategies"
+    both = ("scenarios", "--sweeps", "load_balance", "--dry-run")
+    assert note in run(suite, *both, "--strategies", "single").stdout.str()
+    assert note not in run(suite, *both).stdout.str()
+
+
 def test_launch_that_two_scenarios_ask_for_runs_once_and_under_its_main_scenario(suite: pytest.Pytester) -> None:
     ids = collected(suite, "scenarios", "--sweeps", "load_balance", "--strategies", "single,dp,ddp,balanced_dp")
     launches = Counter(id.partition("[")[2] for id in ids)

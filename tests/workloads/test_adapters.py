@@ -267,7 +267,6 @@ def test_what_an_adapter_worked_out_is_not_worked_out_again_by_workers(address: 
 def test_only_adapters_have_something_for_workers(tmp_path: Path) -> None:
     assert adapted(registry.get("mnist_cnn")) is None
     file = tmp_path / "mine.py"
-    file.write_text(
-        "from bench.workloads import Workload\nclass Mine(Workload):\n    name = 'not_adapted'\n    build = example = None\n"
-    )
+    lines = ("from bench.workloads import Workload", "class Mine(Workload):", "    name = 'not_adapted'")
+    file.write_text("\n".join((*lines, "    build = example = None\n")))
     assert adapted(find(f"{file}:Mine")) is None

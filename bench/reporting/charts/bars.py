@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from bench.reporting.charts.svg import COLOURS, INK, OTHER_COLOUR, drawing, printable, short_label
+from bench.reporting.charts.svg import COLOURS, INK, LABEL_LINE, OTHER_COLOUR, draw_label, drawing, label_lines
 from bench.reporting.units import Scale, scale_of
 
 _LONGEST_INTERVAL = 1.6
+_AIR, _BAR, _GAP = 0.05, 0.175, 0.1  # inches: above a bar, the bar, below it
+_LABEL_WIDTH = 56  # characters; the value stands beside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +35,16 @@ class Bar:
 def bar_chart(bars: Sequence[Bar], *, unit: str, title: str, prefix: str) -> str:
     """Horizontal bars from zero, as one `<svg>` element. `prefix` must be unique in the page."""
     scale = scale_of((end for bar in bars for end in (bar.value, *bar.points)), unit)
-    height = 0.46 * len(bars) + 0.55
+    labels = [label_lines(bar.label, bar.remark, _LABEL_WIDTH) for bar in bars]
+    content = sum(LABEL_LINE * len(label) + _AIR + _BAR + _GAP for label in labels)
+    height = content + 0.52
     with drawing(4.6, height, title=title, prefix=prefix) as made:
-        axes = made.axes(0.03, 0.5 / height, 0.93, 1 - 0.52 / height)
+        axes = made.axes(0.03, 0.5 / height, 0.93, content / height)
         limit = _limit(bars, scale)
-        _draw(axes, bars, scale, limit)
-        _dress(axes, bars, scale, limit)
+        top = 0.0
+        for bar, label in zip(bars, labels, strict=True):
+            top = _draw(axes, bar, label, top, scale, limit)
+        _dress(axes, content, scale, limit)
     return made.svg
 
 
@@ -57,25 +63,22 @@ def _draw_interval(axes: Axes, height: float, low: float, high: float, limit: fl
     axes.plot([shown], [height], color=INK, marker=">" if high > limit else "|", markersize=5 if high > limit else 7)
 
 
-def _draw(axes: Axes, bars: Sequence[Bar], scale: Scale, limit: float) -> None:
-    for row, bar in enumerate(bars):
-        colour = COLOURS.get(bar.strategy, OTHER_COLOUR)
-        axes.barh(row + 0.2, bar.value / scale.size, height=0.38, color=colour, alpha=0.35 if bar.faint else 0.9)
-        if bar.low is not None and bar.high is not None:
-            _draw_interval(axes, row + 0.2, bar.low / scale.size, bar.high / scale.size, limit)
-        points = [point / scale.size for point in bar.points]
-        axes.plot(points, [row + 0.32] * len(points), linestyle="none", marker="o", markersize=2.6, color=INK,
-                  markeredgewidth=0, alpha=0.75)  # fmt: skip
-        label = short_label(bar.label)
-        across = axes.get_yaxis_transform()
-        text = f"{label} · {printable(bar.remark)}" if bar.remark else label
-        axes.text(0.0, row - 0.06, text, transform=across, ha="left", va="bottom", color=INK)
-        axes.text(1.0, row - 0.06, scale.number(bar.value), transform=across, ha="right", va="bottom", color=INK)
+def _draw(axes: Axes, bar: Bar, label: Sequence[str], top: float, scale: Scale, limit: float) -> float:
+    """Draw a bar below its label, `top` inches from the top. Returns where the next begins."""
+    middle = draw_label(axes, label, scale.number(bar.value), top) + _AIR + _BAR / 2
+    colour = COLOURS.get(bar.strategy, OTHER_COLOUR)
+    axes.barh(middle, bar.value / scale.size, height=_BAR, color=colour, alpha=0.35 if bar.faint else 0.9)
+    if bar.low is not None and bar.high is not None:
+        _draw_interval(axes, middle, bar.low / scale.size, bar.high / scale.size, limit)
+    points = [point / scale.size for point in bar.points]
+    axes.plot(points, [middle + 0.3 * _BAR] * len(points), linestyle="none", marker="o", markersize=2.6, color=INK,
+              markeredgewidth=0, alpha=0.75)  # fmt: skip
+    return middle + _BAR / 2 + _GAP
 
 
-def _dress(axes: Axes, bars: Sequence[Bar], scale: Scale, limit: float) -> None:
+def _dress(axes: Axes, content: float, scale: Scale, limit: float) -> None:
     axes.set_xlim(0, 1.03 * limit)
-    axes.set_ylim(len(bars) - 0.4, -0.5)
+    axes.set_ylim(content, 0)
     axes.set_yticks([])
     axes.set_xlabel(scale.unit, color=INK)
     axes.tick_params(axis="x", colors=INK, length=3)

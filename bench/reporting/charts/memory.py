@@ -8,13 +8,13 @@ from statistics import fmean
 
 from matplotlib.axes import Axes
 
-from bench.reporting.charts.svg import COLOURS, INK, OTHER_COLOUR, drawing, printable, short_label
+from bench.reporting.charts.svg import COLOURS, INK, LABEL_LINE, OTHER_COLOUR, draw_label, drawing, label_lines
 from bench.reporting.units import Scale, scale_of
 
 _WIDTH = 4.6
-_LABEL, _DEVICE, _GAP = 0.21, 0.135, 0.1  # inches
+_AIR, _DEVICE, _GAP = 0.05, 0.135, 0.1  # inches
 _BARS = 0.62  # of the width; the figures stand beside
-_LABEL_LENGTH = 46  # characters; what stands beside needs the rest of the line
+_LABEL_WIDTH, _BESIDE_WIDTH = 62, 17  # characters: of a line, and what those beside take of it
 _SHADES = (0.9, 0.45, 0.2)
 
 
@@ -39,6 +39,13 @@ class MemoryBars:
     def num_devices(self) -> int:
         return max(map(len, self.figures), default=0)
 
+    @property
+    def beside(self) -> str:
+        """How full, and how uneven, as text; empty where neither is known."""
+        found = [] if self.full is None else [f"{100 * self.full:.0f} % full"]
+        found += [] if self.above_mean is None else [f"+{100 * self.above_mean:.0f} %"]
+        return " · ".join(found)
+
     def of_device(self, index: int) -> list[float | None]:
         """Every kind of figure of one device."""
         return [kind[index] if index < len(kind) else None for kind in self.figures]
@@ -47,7 +54,11 @@ class MemoryBars:
 def memory_chart(cases: Sequence[MemoryBars], *, title: str, prefix: str) -> str:
     """A block of bars a case, a bar a device, as one `<svg>` element."""
     scale = scale_of((value for case in cases for kind in case.figures for value in kind), "bytes")
-    content = sum(_LABEL + _DEVICE * case.num_devices + _GAP for case in cases)
+    labels = [label_lines(case.label, case.remark, _LABEL_WIDTH - _BESIDE_WIDTH * bool(case.beside)) for case in cases]
+    content = sum(
+        LABEL_LINE * len(label) + _AIR + _DEVICE * case.num_devices + _GAP
+        for case, label in zip(cases, labels, strict=True)
+    )
     height = content + 0.5
     limit = max((value for case in cases for kind in case.figures for value in kind if value), default=1.0) / scale.size
     with drawing(_WIDTH, height, title=title, prefix=prefix) as made:
@@ -55,9 +66,10 @@ def memory_chart(cases: Sequence[MemoryBars], *, title: str, prefix: str) -> str
         axes.set_xlim(0, limit / _BARS)
         axes.set_ylim(content, 0)
         top = 0.0
-        for case in cases:
+        for case, label in zip(cases, labels, strict=True):
+            top = draw_label(axes, label, case.beside, top) + _AIR
             _draw(axes, case, top, scale)
-            top += _LABEL + _DEVICE * case.num_devices + _GAP
+            top += _DEVICE * case.num_devices + _GAP
         _dress(axes, scale, limit)
     return made.svg
 
@@ -65,15 +77,8 @@ def memory_chart(cases: Sequence[MemoryBars], *, title: str, prefix: str) -> str
 def _draw(axes: Axes, case: MemoryBars, top: float, scale: Scale) -> None:
     across = axes.get_yaxis_transform()
     colour, fade = COLOURS.get(case.strategy, OTHER_COLOUR), 0.5 if case.faint else 1.0
-    remark = f" · {printable(case.remark)}" if case.remark else ""
-    label = short_label(case.label, _LABEL_LENGTH - len(remark)) + remark
-    axes.text(0.0, top + _LABEL - 0.03, label, transform=across, ha="left", va="bottom", color=INK)
-    beside = [] if case.full is None else [f"{100 * case.full:.0f} % full"]
-    beside += [] if case.above_mean is None else [f"+{100 * case.above_mean:.0f} %"]
-    if beside:
-        axes.text(1.0, top + _LABEL - 0.03, " · ".join(beside), transform=across, ha="right", va="bottom", color=INK)
     for index in range(case.num_devices):
-        middle = top + _LABEL + _DEVICE * (index + 0.5)
+        middle = top + _DEVICE * (index + 0.5)
         figures = case.of_device(index)
         for value, shade in zip(figures, _SHADES, strict=False):
             if value is not None:
@@ -86,7 +91,7 @@ def _draw(axes: Axes, case: MemoryBars, top: float, scale: Scale) -> None:
     first = [value for value in (case.figures[0] if case.figures else ()) if value is not None]
     if len(first) > 1:
         mean = fmean(first) / scale.size
-        ends = [top + _LABEL, top + _LABEL + _DEVICE * case.num_devices]
+        ends = [top, top + _DEVICE * case.num_devices]
         axes.plot([mean, mean], ends, color=INK, linewidth=1.0, linestyle=(0, (2, 1.5)))
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 import warnings
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +36,8 @@ _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 _UNPRINTABLE = re.compile("[^\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LONGEST_LABEL = 54
+LABEL_LINE = 0.15
+"""Inches that a line of a label takes."""
 
 
 class Drawing:
@@ -83,9 +86,27 @@ def short_label(text: str, longest: int = _LONGEST_LABEL) -> str:
     return label if len(label) <= longest else label[: longest - 1] + "…"
 
 
+def label_lines(label: str, remark: str, width: int) -> list[str]:
+    """The label and the remark in one line of at most `width` characters, or in two; a longer label is cut."""
+    first, *rest = textwrap.wrap(printable(label), width, break_on_hyphens=False) or [""]
+    end = f" · {printable(remark)}" if remark else ""
+    if not rest and len(first + end) <= width:
+        return [first + end]
+    return [first, (short_label(" ".join(rest), width - len(end)) + end).removeprefix(" · ")]
+
+
 def printable(text: str) -> str:
     """One line that XML can hold."""
     return " ".join(_UNPRINTABLE.sub("\ufffd", " ".join(text.split())).split())
+
+
+def draw_label(axes: Axes, lines: Sequence[str], beside: str, top: float) -> float:
+    """Write a label `top` inches down axes whose y runs so, `beside` at its right. Returns where it ends, in inches."""
+    across = axes.get_yaxis_transform()
+    for number, line in enumerate(lines):
+        axes.text(0.012, top + number * LABEL_LINE, line, transform=across, ha="left", va="top", color=INK)
+    axes.text(1.0, top, beside, transform=across, ha="right", va="top", color=INK)
+    return top + LABEL_LINE * len(lines)
 
 
 def inline(svg: str, *, title: str, prefix: str) -> str:
