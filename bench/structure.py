@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,10 @@ def map_tensors(function: Callable[[Tensor], Any], structure: Any) -> Any:
         return type(structure)(*(map_tensors(function, item) for item in structure))
     if isinstance(structure, (tuple, list)):
         return type(structure)(map_tensors(function, item) for item in structure)
+    if isinstance(structure, defaultdict):
+        return type(structure)(
+            structure.default_factory, {key: map_tensors(function, item) for key, item in structure.items()}
+        )
     if isinstance(structure, Mapping):
         items = {key: map_tensors(function, item) for key, item in structure.items()}
         # The outputs of transformers are dataclasses too, and take fields.
@@ -39,7 +44,12 @@ def map_tensors(function: Callable[[Tensor], Any], structure: Any) -> Any:
 def tensors_of(structure: Any) -> list[Tensor]:
     """Every tensor in `structure`, in the order of `map_tensors`."""
     found: list[Tensor] = []
-    map_tensors(found.append, structure)
+
+    def keep(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(keep, structure)
     return found
 
 

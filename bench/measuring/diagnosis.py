@@ -16,9 +16,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+from bench.measuring.batches import StepBatch, fetch
 from bench.measuring.building import built, seed_all
 from bench.measuring.control import Message
-from bench.measuring.step import StepBatch, Trainer, fetch
+from bench.measuring.step import Trainer
 from bench.measuring.tasks import Job
 from bench.schema import PARITY_LIMIT
 from bench.structure import tensors_of
@@ -50,7 +51,7 @@ class OneDevice:
 def diagnose(alone: OneDevice) -> Message:
     """`blame`: what is wrong with the model, and the remedy. `undecided`: why no verdict is possible. Or nothing."""
     try:
-        blame = _not_finite(alone) or _other_weights(alone) or _other_samples(alone)
+        blame = _not_finite(alone) or _other_weights(alone) or _other_samples(alone) or _writes_weights(alone)
         if blame is None and (reason := _random_forward(alone) or _coarse_weights(alone)):
             return {"undecided": reason}
         blame = blame or _no_sum(alone) or (None if alone.whole_parameters else _reads_parameters(alone))
@@ -135,6 +136,21 @@ def _random_forward(alone: OneDevice) -> str | None:
             f"batch has a loss of {once:.6g}, then of {twice:.6g}"
         )
     return None
+
+
+def _writes_weights(alone: OneDevice) -> str | None:
+    """Where a forward changes the weights themselves, although nothing is trained."""
+    trainer, batch = alone.trainer(), alone.batches(1)[0].micro_batches[0]
+    before = trainer.full_parameters()
+    trainer.loss_sum(batch)
+    after = trainer.full_parameters()
+    written = [name for name in before if not _same(before[name], after.get(name))]
+    if not written:
+        return None
+    return (
+        f"the forward writes the model's own weights ({', '.join(written[:4])}), as a limit on their size does "
+        "(max_norm, clamping); replicas and shards do not keep that: write them in the optimizer's step"
+    )
 
 
 def _coarse_weights(alone: OneDevice) -> str | None:

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from bench import levers, strategies
 from bench.errors import BenchError
+from bench.measuring.batches import StepBatch
 from bench.measuring.control import Channel, Message, Plain
 from bench.measuring.diagnosis import OneDevice, diagnose
 from bench.measuring.launch import Clock, LaunchResult, run_launch
 from bench.measuring.launcher import Launcher, Session, Task
 from bench.measuring.parity_steps import (
-    STEPS,
     Trained,
     Way,
     choose_way,
@@ -34,8 +34,7 @@ from bench.measuring.parity_steps import (
     reference_case,
     train,
 )
-from bench.measuring.place import Place, training_place
-from bench.measuring.step import StepBatch
+from bench.measuring.place import Place, own_devices, training_place
 from bench.measuring.tasks import Job
 from bench.schema import PARITY_LIMIT, Case, Outcome, ParityTrace, Trace
 
@@ -63,27 +62,31 @@ def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     case = job.case
+    channel.reply({})
+    next(channel.commands())
+    alone_job = replace(job, case=reference_case(case))
+    alone = Place(devices=own_devices(case, channel.rank)[:1], mesh=None)
+    reference: Trained | None = None
+    if channel.rank == 0:
+        channel.phase("reference")
+        # Without a process group: a model that communicates would wait for ranks that do not train.
+        way = choose_way(alone_job, alone, double=double and not levers.lossy(case))
+        reference = train(alone_job, alone, way, rank=0, reference=True)
+        channel.store.set(WAY, json.dumps(asdict(way)))
+    way = Way(**json.loads(channel.store.get(WAY)))
+    channel.phase("process group")
     with training_place(case, job.backend, channel, job.timeout_seconds) as place:
-        channel.reply({})
-        next(channel.commands())
-        alone_job, alone = replace(job, case=reference_case(case)), Place(devices=place.devices[:1], mesh=None)
-        reference: Trained | None = None
-        if channel.rank == 0:
-            channel.phase("reference")
-            way = choose_way(alone_job, alone, double=double and not levers.lossy(case))
-            reference = train(alone_job, alone, way, rank=0, reference=True)
-            channel.store.set(WAY, json.dumps(asdict(way)))
         channel.phase(STRATEGY_STEPS)
-        way = Way(**json.loads(channel.store.get(WAY)))
         trained = train(job, place, way, rank=channel.rank, reference=False)
-        compared: Message = {}
-        if reference is not None:
-            compared = _compare(reference, trained.weights)
-            met = compared["error"] <= PARITY_LIMIT and all(map(math.isfinite, reference.losses))  # type: ignore[operator]
-            if not levers.lossy(case) and not met:
-                channel.phase("cause of the miss")
-                compared = {**compared, **_cause(job, alone_job, alone, way, reference, trained.weights)}
-        channel.reply({**compared, "double": way.double, "seen": list(trained.seen), "expected": expected_shares(case)})
+    compared: Message = {}
+    if reference is not None:
+        compared = _compare(reference, trained.weights)
+        met = compared["error"] <= PARITY_LIMIT and all(map(math.isfinite, reference.losses))  # type: ignore[operator]
+        if not levers.lossy(case) and not met:
+            channel.phase("cause of the miss")
+            compared = {**compared, **_cause(job, alone_job, alone, way, reference, trained.weights)}
+    shares: Message = {"seen": list(trained.seen), "expected": list(trained.expected)}
+    channel.reply({**compared, **shares, "double": way.double})
 
 
 def _cause(
@@ -140,6 +143,8 @@ def _distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 def clearly_moved(before: Tensor, after: Tensor, path: float) -> bool:
     """By more than rounding does: it tells a parameter that is not trained from one that hardly moves."""
+    if before.numel() == 0:
+        return False
     moved = (after.double() - before.double()).abs()
     resolved = 4 * torch.finfo(before.dtype).eps * float(before.abs().max())
     return float(moved.norm()) > NOISE * path and float(moved.max()) > resolved
@@ -168,8 +173,11 @@ def _launch(launcher: Launcher, task: Task, job: Job, world_size: int) -> Launch
         replies = session.command({"op": "finish"})
         clock.measured_seconds = clock.lap()
         reply = replies[0]
-        seen = sorted(int(size) for each in replies for size in each["seen"])  # type: ignore[union-attr,arg-type]
-        wrong.extend(wrong_shares(reply["expected"], seen))  # type: ignore[arg-type]
+        seen, expected = (
+            sorted(int(size) for each in replies for size in each[name])  # type: ignore[union-attr,arg-type]
+            for name in ("seen", "expected")
+        )
+        wrong.extend(wrong_shares(expected, seen))
         parity = ParityTrace(
             error=float(reply["error"]),  # type: ignore[arg-type]
             lossy=levers.lossy(job.case),
@@ -185,12 +193,6 @@ def _launch(launcher: Launcher, task: Task, job: Job, world_size: int) -> Launch
     if result.trace is None or result.trace.parity is None:
         return result
     return replace(result, outcome=wrong[0] if wrong else verdict(result.trace.parity))
-
-
-def expected_shares(case: Case) -> list[Plain]:
-    """Samples of every forward of the parity steps, over all devices, sorted: what `chunk_sizes` says."""
-    per_micro_batch = [size for size in strategies.registry.get(case.strategy).chunk_sizes(case) if size]
-    return list(sorted(per_micro_batch * STEPS * case.accumulation_steps))
 
 
 def wrong_shares(expected: Sequence[int], seen: Sequence[int]) -> list[Outcome]:

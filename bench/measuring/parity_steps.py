@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from bench import levers, strategies
 from bench.errors import BenchError
+from bench.measuring.batches import StepBatch, make_batches, to_device
 from bench.measuring.place import Place
-from bench.measuring.step import StepBatch, Trainer, make_batches, to_device
+from bench.measuring.step import Trainer
 from bench.measuring.tasks import Job
 from bench.schema import Case
-from bench.structure import map_tensors
+from bench.structure import map_tensors, samples_in
 from bench.workloads import Batch
 
 STEPS = 3
@@ -49,8 +50,10 @@ class Trained:
     """
 
     weights: Mapping[str, Tensor]
-    seen: list[int]
+    seen: Sequence[int]
     """Samples of each forward."""
+    expected: Sequence[int]
+    """What it should be: all that the rank was given, or, with several devices in it, what `chunk_sizes` says."""
     start: Mapping[str, Tensor] = field(default_factory=dict)
     losses: Sequence[float] = ()
     without_gradient: Collection[str] = ()
@@ -165,20 +168,31 @@ def train(job: Job, place: Place, way: Way, *, rank: int, reference: bool) -> Tr
     """Take the parity steps. Of the reference, the workload's weights are checked: they are the same for all."""
     batches, trainer = parity_batches(job, way, rank=rank), parity_trainer(job, place, way)
     start = trainer.full_parameters() if reference else {}
-    seen, losses = trainer.observe(), []
+    seen, losses, expected = trainer.observe(), [], []
     for batch in batches:
         terms = trainer.step(batch)
+        expected += _shares(job.case, batch)
         if reference:
             losses.append(float(terms[0]))
             _check_weight(batch, float(terms[1]), job.case.workload)
+    if reference and (made := trainer.full_parameters().keys() - start.keys()):
+        raise BenchError(f"the first forward makes parameters ({', '.join(sorted(made)[:4])}); make them in build()")
     left_out = [name for name, p in trainer.wrapped.named_parameters() if p.grad is None] if reference else []
     return Trained(
         weights=trainer.full_parameters(),
         seen=seen,
+        expected=expected,
         start=start,
         losses=losses,
         without_gradient={name.removeprefix("model.") for name in left_out},
     )
+
+
+def _shares(case: Case, batch: StepBatch) -> list[int]:
+    strategy = strategies.registry.get(case.strategy)
+    if strategy.one_process and case.num_devices > 1:
+        return [size for size in strategy.chunk_sizes(case) if size] * len(batch.micro_batches)
+    return [samples_in((args, kwargs)) for args, kwargs, _ in batch.micro_batches]
 
 
 def _check_weight(batch: StepBatch, weight: float, workload: str) -> None:

@@ -39,6 +39,18 @@ def backend_for(case: Case, strategy: Strategy, nccl_version: tuple[int, ...] | 
     return "nccl"
 
 
+def own_devices(case: Case, rank: int) -> tuple[torch.device, ...]:
+    """The devices that this process drives. CUDA is initialised, and the first is its current device."""
+    ordinals = case.devices if registry.get(case.strategy).one_process else (case.devices[rank],)
+    if case.device_type != "cuda":
+        return (torch.device("cpu"),) * len(ordinals)
+    devices = tuple(torch.device("cuda", ordinal) for ordinal in ordinals)
+    # Before a device mesh is made, which would else choose a device by rank.
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    torch.cuda.set_device(devices[0])
+    return devices
+
+
 @contextmanager
 def training_place(case: Case, backend: str | None, channel: Channel, timeout_seconds: float) -> Iterator[Place]:
     """The rank's devices, and the process group while the block runs.
@@ -46,15 +58,7 @@ def training_place(case: Case, backend: str | None, channel: Channel, timeout_se
     The group is destroyed only when the block ends well: after an exception a collective
     could wait for peers that never come.
     """
-    strategy = registry.get(case.strategy)
-    ordinals = case.devices if strategy.one_process else (case.devices[channel.rank],)
-    devices = tuple(
-        torch.device("cuda", ordinal) if case.device_type == "cuda" else torch.device("cpu") for ordinal in ordinals
-    )
-    if case.device_type == "cuda":
-        # Initialised before a device mesh is made, which would else choose a device by rank.
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-        torch.cuda.set_device(devices[0])
+    strategy, devices = registry.get(case.strategy), own_devices(case, channel.rank)
     if backend is None:
         yield Place(devices=devices, mesh=None)
         return

@@ -1,4 +1,4 @@
-"""The training step that every strategy runs, and the batches it takes.
+"""The training step that every strategy runs.
 
 A step: take a batch from pinned host memory, copy it to the device (DataParallel through its
 own scatter), `zero_grad(set_to_none=True)`, forward, loss, backward, `optimizer.step()`.
@@ -8,23 +8,29 @@ unequal shards and chunks train exactly what one device trains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from bench.errors import RefusedError
+from bench.errors import BenchError, RefusedError
 from bench.levers import autocast
+from bench.measuring.batches import StepBatch, to_device
 from bench.measuring.building import blocks_of, built, seed_all
 from bench.schema import Case
 from bench.strategies import LOOKS, Context, LossCheck, StepLoss, Strategy
-from bench.structure import map_tensors, samples_in, tensors_of, with_tensors
-from bench.workloads import Batch, DataSource, Workload
+from bench.structure import samples_in, tensors_of, with_tensors
+from bench.workloads import Batch, Workload
 
+READS_PARAMETERS = (
+    "the forward reads the model's own parameters(), which a replica of DataParallel does not have: its weights are "
+    "plain attributes; read weights by their names, where their own module runs"
+)
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -39,7 +45,7 @@ class PrecisionModule(nn.Module):
     def __init__(self, model: nn.Module, workload: Workload, case: Case, loss_inside: bool, bare: bool = False) -> None:
         super().__init__()
         self.model = model
-        self._loss = workload.loss if loss_inside else None
+        self._loss, self._name = workload.loss if loss_inside else None, workload.name
         self.seen: list[int] | None = None
         """Samples of every forward while it is a list, which replicas share; the parity check looks at it."""
         self._bare, self._structure = bare, None
@@ -54,7 +60,7 @@ class PrecisionModule(nn.Module):
                 return self._tensors(output)
             if self._loss is None:
                 return output
-            return _terms(*self._loss(output, targets)).reshape(1, 2)
+            return _terms(*_checked_loss(self._loss(output, targets), self._name)).reshape(1, 2)
 
     def _tensors(self, output: Any) -> tuple[Tensor, ...]:
         """The tensors of an output alone: a wrapper would not find them in a dataclass."""
@@ -75,57 +81,27 @@ class PrecisionModule(nn.Module):
         return with_tensors(structure, returned)
 
 
+def _checked_loss(returned: Any, name: str) -> tuple[Tensor, Tensor | float]:
+    """What `loss` returned; BenchError where that is not as `Workload.loss` says, or trains nothing."""
+    parts = returned if isinstance(returned, (tuple, list)) else (returned,)
+    if len(parts) != 2 or not isinstance(parts[0], Tensor) or parts[0].dim():
+        kinds = [f"a tensor of shape {tuple(p.shape)}" if isinstance(p, Tensor) else type(p).__name__ for p in parts]
+        raise BenchError(
+            f"loss() of workload {name} returns {' and '.join(kinds) or 'nothing'}; return two scalars, "
+            "(loss_sum, weight), the first as a tensor"
+        )
+    if torch.is_grad_enabled() and not returned[0].requires_grad:
+        raise BenchError(
+            f"the loss of workload {name} has no gradient, as where nothing counts in a batch; keep it in the graph: "
+            "the sum over an empty selection of the output is 0 and has one"
+        )
+    return returned[0], returned[1]
+
+
 def _terms(loss_sum: Tensor, weight: Tensor | float) -> Tensor:
     """Loss sum and weight, which may be a plain number, as a tensor of shape (2,)."""
     weight = weight.float() if isinstance(weight, Tensor) else loss_sum.new_tensor(weight, dtype=torch.float32)
     return torch.stack([loss_sum.float(), weight])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepBatch:
-    """This process's part of one global batch: its micro-batches, and the weight of the whole."""
-
-    micro_batches: tuple[Batch, ...]
-    weight: float
-
-
-def make_batches(
-    workload: Workload, strategy: Strategy, case: Case, source: DataSource, *, rank: int, seed: int, count: int
-) -> list[StepBatch]:
-    """`count` different global batches in rotation, of which this rank holds its part in host memory.
-
-    Pinned on CUDA. Every strategy sees the same samples in the same order.
-    """
-    dataset = workload.dataset(source, seed)
-    start, size = _share(strategy, case, rank)
-    micro, batches = case.micro_batch_size, []
-    for number in range(count):
-        first = number * case.global_batch_size
-        whole = [index % source.num_samples for index in range(first, first + case.global_batch_size)]
-        parts = [whole[step * micro + start :][:size] for step in range(case.accumulation_steps)]
-        micro_batches = (fetch(workload, dataset, part, pin=case.device_type == "cuda") for part in parts)
-        batches.append(StepBatch(micro_batches=tuple(micro_batches), weight=workload.weight(dataset, whole)))
-    return batches
-
-
-def _share(strategy: Strategy, case: Case, rank: int) -> tuple[int, int]:
-    """First sample and number of samples of this rank within a micro-batch."""
-    if strategy.one_process:
-        return 0, case.micro_batch_size
-    sizes = strategy.chunk_sizes(case)
-    return [0, *accumulate(sizes)][rank], sizes[rank]
-
-
-def fetch(workload: Workload, dataset: Any, indices: Sequence[int], pin: bool) -> Batch:
-    """These samples of the dataset as a batch in host memory."""
-    fetch_many = getattr(dataset, "__getitems__", None)
-    batch = workload.collate(fetch_many(indices) if fetch_many else [dataset[index] for index in indices])
-    return map_tensors(Tensor.pin_memory, batch) if pin else batch
-
-
-def to_device(structure: Any, device: torch.device) -> Any:
-    """A copy of every tensor on `device`, also where that is the host; without waiting if the memory is pinned."""
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True, copy=True), structure)
 
 
 class Trainer:
@@ -151,14 +127,16 @@ class Trainer:
         looks: float = LOOKS,
     ) -> None:
         seed_all(seed)
-        model = built(workload).to(devices[0]).train(train)
+        model = built(workload)
+        model.to(devices[0])  # not chained: some models override these, and return nothing
+        model.train(train)
         if prepare is not None:
             prepare(model)
         self.workload, self.strategy, self.case, self.devices = workload, strategy, case, devices
         self._loss_inside = strategy.loss_inside(case)
         bare = strategy.follows_output(case) and not self._loss_inside
-        module = PrecisionModule(model, workload, case, self._loss_inside, bare).train(train)
-        self._module = module
+        self._module = module = PrecisionModule(model, workload, case, self._loss_inside, bare)
+        module.train(train)
         blocks = blocks_of(workload, model)
         self._context = Context(case=case, devices=devices, blocks=blocks, mesh=mesh)
         try:
@@ -186,7 +164,18 @@ class Trainer:
             return self._step(batch)
         except Exception as error:
             _say_refused(self.strategy, error, self.wrapped)
+            if self.strategy.one_process and not self.strategy.whole_parameters and self._reads_parameters(batch):
+                raise RefusedError(f"{READS_PARAMETERS} ({type(error).__name__}: {error})") from error
             raise
+
+    def _reads_parameters(self, batch: StepBatch) -> bool:
+        """Whether the model reads its own parameters() in a forward on one device."""
+        args, kwargs, _ = to_device(batch.micro_batches[0], self.devices[0])
+        read = nn.Module.named_parameters
+        reading = patch.object(nn.Module, "named_parameters", autospec=True, side_effect=read)
+        with reading as readings, suppress(Exception), torch.no_grad():
+            self._module.model(*args, **kwargs)
+        return readings.called
 
     def _step(self, batch: StepBatch) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
@@ -221,12 +210,13 @@ class Trainer:
     def _loss(self, output: Any, targets: Any, samples: int) -> tuple[Tensor, Tensor | float]:
         """The workload's; RefusedError where it fails because of how the strategy puts outputs together."""
         try:
-            return self.workload.loss(output, targets)
+            returned = self.workload.loss(output, targets)
         except Exception as error:
             reason = self.strategy.loss_refusal(output, samples, error)
             if reason is None:
                 raise
             raise RefusedError(reason) from error
+        return _checked_loss(returned, self.workload.name)
 
     def loss_sum(self, batch: Batch) -> float:
         """The loss of a micro-batch, summed; nothing is trained."""

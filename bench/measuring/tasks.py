@@ -20,9 +20,10 @@ from torch import Tensor
 
 from bench import levers, strategies, workloads
 from bench.errors import BenchError
+from bench.measuring.batches import StepBatch, make_batches
 from bench.measuring.control import Channel, Message, Plain
 from bench.measuring.place import Place, training_place
-from bench.measuring.step import StepBatch, Trainer, make_batches, synchronize
+from bench.measuring.step import Trainer, synchronize
 from bench.schema import Case, DeviceTrace
 from bench.workloads import DataSource, Workload
 

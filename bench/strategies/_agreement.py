@@ -83,10 +83,12 @@ class Agreement:
             *(
                 outer.register_forward_pre_hook(partial(self._announce, paths[block]), prepend=True, with_kwargs=True)
                 for block, outer in called.items()
+                if not _compiled(outer)
             ),
             *(
                 module.register_forward_pre_hook(partial(self._note, weights), with_kwargs=True)
                 for module, weights in owned.items()
+                if not _compiled(module)
             ),
         ]
 
@@ -143,10 +145,11 @@ class Agreement:
                 f"every rank: the input of {event} needs a gradient on rank {wants}, and none on rank {does_not}; "
                 f"{USE_DDP}"
             )
+        more = " and use fsdp:reduce_unused_parameters=on" if self._fsdp2 and not self._whole_blocks else ""
         raise RefusedError(
             f"{SAME_BLOCKS}: rank 0 comes to {self._events[said[0][0]]} where rank {other} comes to "
             f"{self._events[said[other][0]]}; leave layers that not every batch runs out of the workload's "
-            f"blocks(), or {USE_DDP}"
+            f"blocks(){more}, or {USE_DDP}"
         )
 
     def _compare_trained(self) -> None:
@@ -190,6 +193,11 @@ def _different(said: Sequence[Sequence[int]]) -> int | None:
 def _inputs(args: Any, kwargs: Any) -> list[Tensor]:
     """The inputs of a module that need a gradient."""
     return [tensor for tensor in tensors_of((args, kwargs)) if tensor.requires_grad] if torch.is_grad_enabled() else []
+
+
+def _compiled(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called: its hooks are compiled with it, which these cannot be."""
+    return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _transformed() -> bool:

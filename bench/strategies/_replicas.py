@@ -47,7 +47,7 @@ class ReplicaStrategy(Strategy):
         return self.option(case, LOSS_ON.name) == "replica"
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
-        return super().refusal(error, wrapped) or replica_refusal(error, self.name)
+        return super().refusal(error, wrapped) or replica_refusal(error, self.name) or _compiled_refusal(error, wrapped)
 
     def loss_refusal(self, output: Any, samples: int, error: Exception) -> str | None:
         shapes = [tuple(tensor.shape) for tensor in tensors_of(output)]
@@ -127,6 +127,17 @@ def replica_refusal(error: Exception, name: str) -> str | None:
             "none: its weights are plain attributes; read device and dtype from an input or from one weight by its name"
         )
     return None
+
+
+def _compiled_refusal(error: Exception, wrapped: nn.Module | None) -> str | None:
+    """Why replicas of compiled modules fail; None where the model holds none, or fails otherwise."""
+    compiled = wrapped is not None and any(type(module).__name__ == "OptimizedModule" for module in wrapped.modules())
+    if not compiled or not (isinstance(error, AttributeError) or "RecursionError" in f"{type(error)}{error}"):
+        return None
+    return (
+        "DataParallel cannot replicate a module that torch.compile has wrapped "
+        f"({type(error).__name__}: {str(error).splitlines()[0]}); build the model without it, or use ddp"
+    )
 
 
 def _raised_in(error: Exception, function: str) -> bool:

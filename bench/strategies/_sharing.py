@@ -36,6 +36,19 @@ def refuse_shared(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
 Shapes: TypeAlias = Mapping[nn.Module, Mapping[str, torch.Size]]
 
 
+def refuse_hooked(model: nn.Module) -> None:
+    """RefusedError for hooks on parameters, which would stay on the whole parameters that sharding replaces."""
+    hooked = [
+        name.removeprefix("model.")
+        for name, weight in model.named_parameters()
+        if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
+    ]
+    if hooked:
+        raise RefusedError(
+            f"FSDP drops hooks on parameters, as {hooked[0]} has; put them on modules' inputs or outputs, or use ddp"
+        )
+
+
 def shapes_of(model: nn.Module) -> Shapes:
     """The shapes of each module's own parameters."""
     return {
@@ -77,6 +90,11 @@ FSDP_WORDS = {
         "it cannot shard parameters of different types together; use one dtype, or another block for each"
     ),
     "out of bounds for storage of size 0": SHARDS_READ,
+    "_chunk_cat expects non-empty": "it cannot shard a parameter without elements; leave it out of the model",
+    "only change requires_grad flags of leaf variables": (
+        "the forward changes requires_grad of parameters, which FSDP1 replaces by views; set it in build(), or use ddp"
+    ),
+    "methods or parameters of a script module": "it cannot shard a scripted model; build it without torch.jit",
     "Must flatten tensors with uniform dtype": "it cannot shard parameters of different types together; use one dtype",
 }
 

@@ -18,6 +18,7 @@ from bench.schema import Case
 
 LOOKS = 3
 """The parity check has no more steps, and a timed launch has come to know all its batches."""
+SYNC_BATCH_NORM_WORDS = ("only work with GPU modules", "expected input tensor to be on GPU")
 BATCH_NORM_WORDS = "Expected more than 1 value per channel when training"
 
 
@@ -126,6 +127,8 @@ class Strategy(ABC):
         """
         if isinstance(error, RefusedError):
             return str(error)
+        if isinstance(error, ValueError) and any(words in str(error) for words in SYNC_BATCH_NORM_WORDS):
+            return f"SyncBatchNorm works on GPUs only ({error}); use BatchNorm on a CPU"
         if isinstance(error, ValueError) and BATCH_NORM_WORDS in str(error):
             return (
                 "BatchNorm needs more than one value per channel in training, and a device got too few samples for "

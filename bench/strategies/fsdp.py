@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from bench.schema import Case
 from bench.strategies._agreement import Agreement
-from bench.strategies._sharing import fsdp_refusal, refuse_shared
+from bench.strategies._sharing import fsdp_refusal, refuse_hooked, refuse_shared
 from bench.strategies.base import Context, LossCheck, Option, Strategy, register
 
 RESHARD_AFTER_FORWARD = Option(
@@ -47,6 +47,7 @@ class FSDP(Strategy):
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         refuse_shared(model, context.blocks)
+        refuse_hooked(model)
         reshard = self.option(context.case, "reshard_after_forward") == "on"
         for block in context.blocks:
             fully_shard(block, mesh=context.mesh, reshard_after_forward=reshard)

@@ -11,7 +11,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 
 from bench.schema import Case
 from bench.strategies._agreement import Agreement
-from bench.strategies._sharing import Shapes, fsdp_refusal, refuse_shared, shapes_of
+from bench.strategies._sharing import Shapes, fsdp_refusal, refuse_hooked, refuse_shared, shapes_of
 from bench.strategies.base import Context, LossCheck, Option, Strategy, register
 
 SHARDING_STRATEGY = Option(
@@ -39,6 +39,7 @@ class FSDP1(Strategy):
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         refuse_shared(model, context.blocks)
+        refuse_hooked(model)
         self._whole = shapes_of(model)
         blocks = set(context.blocks)
         return FullyShardedDataParallel(

@@ -24,10 +24,11 @@ from torch.nn.parallel import DistributedDataParallel
 from bench import strategies, workloads
 from bench.analysis.intervals import mean_interval
 from bench.host import cpu_cores
+from bench.measuring.batches import StepBatch, make_batches
 from bench.measuring.control import Channel, Plain
 from bench.measuring.launcher import Launcher
 from bench.measuring.place import training_place
-from bench.measuring.step import StepBatch, Trainer, make_batches
+from bench.measuring.step import Trainer
 from bench.measuring.tasks import ROTATING_BATCHES, Job, Rounds
 from tests.benchmarks.launch_overhead import job_for
 

@@ -7,7 +7,8 @@ import sys
 import torch.distributed as dist
 
 from bench import strategies, workloads
-from bench.measuring.step import Trainer, make_batches
+from bench.measuring.batches import make_batches
+from bench.measuring.step import Trainer
 from bench.measuring.tasks import ROTATING_BATCHES
 from tests.benchmarks.launch_overhead import job_for
 

@@ -15,10 +15,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from bench import strategies, workloads
+from bench.measuring.batches import make_batches
 from bench.measuring.control import Channel, Plain
 from bench.measuring.parity import check_parity
 from bench.measuring.place import training_place
-from bench.measuring.step import Trainer, make_batches
+from bench.measuring.step import Trainer
 from bench.measuring.tasks import Job, measure
 from bench.schema import Case
 from bench.strategies import Context, Strategy

@@ -20,7 +20,7 @@ from bench.metrics.parity_error import parity_error
 from bench.schema import PARITY_LIMIT, ParityTrace, Trace
 from bench.strategies import registry
 from bench.workloads import Workload
-from tests.measuring import blame_models, own_models, parting_models, planted
+from tests.measuring import blame_models, own_models, parting_models, planted, rare_models
 from tests.measuring.support import make_case, make_job
 
 STRATEGY_TO_BLAME = "this strategy does not train what one device trains"
@@ -39,6 +39,8 @@ MODEL_TO_BLAME: list[tuple[type[Workload], str, str, str]] = [
     (blame_models.MeanLoss, "fsdp", "those of its 2 parts add up to", "the sum over samples, not a mean"),
     (blame_models.Coupled, "dp", "those of its 2 parts add up to", "couple the samples of a batch"),
     (parting_models.NoGradientByData, "fsdp1", "each batch of 4 in 2 parts, is", "are in a batch together"),
+    (rare_models.LimitedWeights, "dp", "writes the model's own weights (embedding.weight)", "in the optimizer's step"),
+    (rare_models.LimitedWeights, "fsdp", "writes the model's own weights", "in the optimizer's step"),
     (blame_models.BreaksTheSearch, "ddp", "the search failed", "RuntimeError('built too often')"),
 ]
 RANDOM: list[tuple[type[Workload], str]] = [

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from bench import strategies, workloads
 from bench.errors import BenchError
+from bench.measuring.batches import StepBatch, make_batches
 from bench.measuring.place import Place, backend_for
-from bench.measuring.step import PrecisionModule, StepBatch, Trainer, make_batches
+from bench.measuring.step import PrecisionModule, Trainer
 from bench.measuring.tasks import Rounds
 from bench.schema import Case
 from bench.strategies import Context
