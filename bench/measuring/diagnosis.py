@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bench.measuring.batches import StepBatch, fetch
-from bench.measuring.building import built, seed_all
+from bench.measuring.batches import StepBatch, fetch, to_device
+from bench.measuring.building import blocks_of, built, seed_all
 from bench.measuring.control import Message
+from bench.measuring.reading import READS_OUTSIDE, read_outside, reads_parameters
 from bench.measuring.step import Trainer
 from bench.measuring.tasks import Job
 from bench.schema import PARITY_LIMIT
@@ -36,7 +36,7 @@ class OneDevice:
 
     job: with the reference's case; batches: the same global batches, each in so many equal pieces; losses: of each
     step, over the whole batch; weights: after the last; error_of: parity error of other weights against these;
-    whole_parameters: as the strategy has it.
+    whole_parameters: as the strategy has it; replicas: its parts are replicas, not shards.
     """
 
     job: Job
@@ -46,6 +46,7 @@ class OneDevice:
     weights: Mapping[str, Tensor]
     error_of: Callable[[Mapping[str, Tensor]], float]
     whole_parameters: bool
+    replicas: bool
 
 
 def diagnose(alone: OneDevice) -> Message:
@@ -54,7 +55,7 @@ def diagnose(alone: OneDevice) -> Message:
         blame = _not_finite(alone) or _other_weights(alone) or _other_samples(alone) or _writes_weights(alone)
         if blame is None and (reason := _random_forward(alone) or _coarse_weights(alone)):
             return {"undecided": reason}
-        blame = blame or _no_sum(alone) or (None if alone.whole_parameters else _reads_parameters(alone))
+        blame = blame or _no_sum(alone) or _misread(alone)
     except Exception as error:  # the figure of the miss must not be lost with it
         blame = f"whether the model or the strategy is to blame is not known, the search failed: {error!r}"
     return {} if blame is None else {"blame": blame}
@@ -192,18 +193,19 @@ def _no_sum(alone: OneDevice) -> str | None:
     )
 
 
-def _reads_parameters(alone: OneDevice) -> str | None:
-    """Where the forward reads the model's parameters(), under a strategy where they are not whole."""
-    trainer, batch = alone.trainer(), alone.batches(1)[0].micro_batches[0]
-    read = nn.Module.named_parameters
-    with patch.object(nn.Module, "named_parameters", autospec=True, side_effect=read) as reading:
-        trainer.loss_sum(batch)
-    if not reading.called:
+def _misread(alone: OneDevice) -> str | None:
+    """What the forward reads in a way that the strategy, whose parameters are not whole, does not allow."""
+    if alone.whole_parameters:
         return None
-    return (
-        "the forward reads the model's own parameters(), which are not whole under this strategy: a replica of "
-        "DataParallel has none, and FSDP holds shards; read weights by their names, where their own module runs"
-    )
+    model = alone.trainer().model
+    batch = to_device(alone.batches(1)[0].micro_batches[0], next(model.parameters()).device)
+    if reads_parameters(model, batch):
+        return (
+            "the forward reads the model's own parameters(), which are not whole under this strategy: a replica of "
+            "DataParallel has none, and FSDP holds shards; read weights by their names, where their own module runs"
+        )
+    name = read_outside(model, blocks_of(alone.job.workload(), model), batch)
+    return None if name is None or alone.replicas else READS_OUTSIDE.format(name=name)
 
 
 def _apart(whole: float, *parts: float) -> float:

@@ -97,6 +97,7 @@ def _cause(
     def batches(pieces: int) -> list[StepBatch]:
         return parity_batches(replace(job, case=replace(job.case, accumulation_steps=pieces)), way, rank=0)
 
+    strategy = strategies.registry.get(checked.case.strategy)
     found = diagnose(
         OneDevice(
             job=job,
@@ -105,7 +106,8 @@ def _cause(
             losses=reference.losses,
             weights=reference.weights,
             error_of=partial(_error, reference),
-            whole_parameters=strategies.registry.get(checked.case.strategy).whole_parameters,
+            whole_parameters=strategy.whole_parameters,
+            replicas=strategy.one_process,
         )
     )
     moved = any(not torch.equal(weight, reference.start[name]) for name, weight in trained.items())

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +21,13 @@ from bench.errors import BenchError, RefusedError
 from bench.levers import autocast
 from bench.measuring.batches import StepBatch, to_device
 from bench.measuring.building import blocks_of, built, seed_all
+from bench.measuring.control import out_of_memory
+from bench.measuring.reading import READS_OUTSIDE, READS_PARAMETERS, read_outside, reads_parameters
 from bench.schema import Case
 from bench.strategies import LOOKS, Context, LossCheck, StepLoss, Strategy
 from bench.structure import samples_in, tensors_of, with_tensors
 from bench.workloads import Batch, Workload
 
-READS_PARAMETERS = (
-    "the forward reads the model's own parameters(), which a replica of DataParallel does not have: its weights are "
-    "plain attributes; read weights by their names, where their own module runs"
-)
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -164,18 +161,25 @@ class Trainer:
             return self._step(batch)
         except Exception as error:
             _say_refused(self.strategy, error, self.wrapped)
-            if self.strategy.one_process and not self.strategy.whole_parameters and self._reads_parameters(batch):
-                raise RefusedError(f"{READS_PARAMETERS} ({type(error).__name__}: {error})") from error
-            raise
+            reason = None
+            if not isinstance(error, BenchError) and not out_of_memory(error):
+                with suppress(Exception):  # a search that fails must not hide the error
+                    reason = self._misread(batch)
+            if reason is None:
+                raise
+            raise RefusedError(f"{reason} ({type(error).__name__}: {error})") from error
 
-    def _reads_parameters(self, batch: StepBatch) -> bool:
-        """Whether the model reads its own parameters() in a forward on one device."""
-        args, kwargs, _ = to_device(batch.micro_batches[0], self.devices[0])
-        read = nn.Module.named_parameters
-        reading = patch.object(nn.Module, "named_parameters", autospec=True, side_effect=read)
-        with reading as readings, suppress(Exception), torch.no_grad():
-            self._module.model(*args, **kwargs)
-        return readings.called
+    def _misread(self, batch: StepBatch) -> str | None:
+        """What the forward reads in a way that this strategy does not allow, seen on a new model on one device."""
+        if self.strategy.whole_parameters:
+            return None
+        whole = to_device(batch.micro_batches[0], self.devices[0])
+        model = built(self.workload)
+        model.to(self.devices[0], next(self.wrapped.parameters()).dtype)  # float64 in the parity check
+        if self.strategy.one_process:
+            return READS_PARAMETERS if reads_parameters(model, whole) else None
+        name = read_outside(model, blocks_of(self.workload, model), whole)
+        return None if name is None else READS_OUTSIDE.format(name=name)
 
     def _step(self, batch: StepBatch) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
@@ -222,6 +226,11 @@ class Trainer:
         """The loss of a micro-batch, summed; nothing is trained."""
         with torch.no_grad():
             return float(self._forward(batch)[0])
+
+    @property
+    def model(self) -> nn.Module:
+        """What `build` returned."""
+        return self._module.model
 
     def observe(self) -> list[int]:
         """A list that gets the samples of every forward from now on, replica by replica."""

@@ -141,6 +141,23 @@ class GradientInForward(PlainNet):
             return super().forward(x + torch.func.grad(energy)(x))
 
 
+class ReadsAWeightOutside(PlainNet):
+    """Applies a block's weight by itself."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(functional.linear(x, self.layers[0][0].weight))
+
+
+class ScaledByABlock(PlainNet):
+    """Scales its output by the square of a block's weight."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            penalty = self.layers[0][0].weight.square().sum()
+            return super().forward(x) * (1 + penalty)
+
+
 class GradientOfBlock(PlainNet):
     """The gradient of a block, which runs inside `torch.func.grad`."""
 

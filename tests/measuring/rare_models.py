@@ -101,6 +101,12 @@ class StacksParameters(PlainNet):
             return super().forward(x) + 1e-3 * torch.stack([weight.sum() for weight in self.parameters()]).sum()
 
 
+class AsksForAParameter(PlainNet):
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x) * self.get_parameter("head.bias")
+
+
 class CompiledModel(PlainNet):
     def build(self) -> Any:
         return torch.compile(Net(), backend="eager")

@@ -116,8 +116,10 @@ REFUSED: list[tuple[type[Workload], str, dict[str, str], str, str]] = [
     (rare_models.HookOnParameter, "fsdp1", {}, "drops hooks on parameters, as head.weight has", "use ddp"),
     (rare_models.StacksParameters, "dp", {}, "reads the model's own parameters()", "by their names"),
     (rare_models.StacksParameters, "balanced_dp", {}, "reads the model's own parameters()", "by their names"),
+    (rare_models.AsksForAParameter, "dp", {}, "reads the model's own parameters()", "by their names"),
     (rare_models.CompiledModel, "dp", {}, "cannot replicate a module that torch.compile", "or use ddp"),
     (rare_models.ScriptedHead, "fsdp1", {}, "cannot shard a scripted model", "without torch.jit"),
+    *((odd_models.ReadsAWeightOutside, name, {}, "while", "inside the block, or leave") for name in ("fsdp", "fsdp1")),
     (odd_models.PastItsBlocks, "fsdp", {}, "while that block does not run", "inside the block"),
     (odd_models.PastItsBlocks, "fsdp1", {}, "while that block does not run", "inside the block"),
     (odd_models.GradientInForward, "fsdp", {}, "while that block does not run", "inside the block"),
@@ -234,6 +236,11 @@ def test_a_fault_of_the_model_is_said_before_torch_stumbles_over_it(
 ) -> None:
     outcome = checked(launcher, job_of(cls, strategy, {})).outcome
     assert outcome.status == "error" and said in str(outcome.reason), outcome
+
+
+def test_a_miss_for_a_weight_that_is_read_as_a_shard_names_it(launcher: Launcher) -> None:
+    outcome = checked(launcher, job_of(odd_models.ScaledByABlock, "fsdp1", {})).outcome
+    assert outcome.status == "error" and "reads layers.0.0.weight while its block does not" in str(outcome.reason)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp1"])
