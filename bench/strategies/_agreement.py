@@ -113,7 +113,9 @@ class Agreement:
         self._left -= 1
 
     def _announce(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if not self._fsdp2 and _transformed():
+        if _transformed():
+            if self._fsdp2:
+                return  # numbers cannot be exchanged there either
             raise RefusedError(f"FSDP1 cannot gather {path} inside a transform of torch.func; use ddp")
         self._compare_events(path, needs_gradient=self._fsdp2 and bool(_inputs(args, kwargs)))
 

@@ -81,6 +81,7 @@ FSDP_WORDS = {
     "from the 'Sparse": "it cannot reduce sparse gradients; build the embedding with sparse=False",
     "not implemented for sparse tensors": "it cannot reduce sparse gradients; build the embedding with sparse=False",
     "got mixed torch.Tensor and DTensor": SHARDS_READ,
+    "Cannot access storage of TensorWrapper": SHARDS_READ,
     "do not implement forward": (
         "a block of the workload is a list or dictionary of modules, which nobody calls; name the modules in it"
     ),
