@@ -50,12 +50,15 @@ class OneDevice:
 
 
 def diagnose(alone: OneDevice) -> Message:
-    """`blame`: what is wrong with the model, and the remedy. `undecided`: why no verdict is possible. Or nothing."""
+    """`blame`: what is wrong with the model, and the remedy. `undecided`: why no verdict is possible. `refused`: why
+    the strategy cannot take the model. Or nothing."""
     try:
         blame = _not_finite(alone) or _other_weights(alone) or _other_samples(alone) or _writes_weights(alone)
         if blame is None and (reason := _random_forward(alone) or _coarse_weights(alone)):
             return {"undecided": reason}
-        blame = blame or _no_sum(alone) or _misread(alone)
+        blame = blame or _no_sum(alone)
+        if blame is None and (reason := _misread(alone)):
+            return {"refused": reason}
     except Exception as error:  # the figure of the miss must not be lost with it
         blame = f"whether the model or the strategy is to blame is not known, the search failed: {error!r}"
     return {} if blame is None else {"blame": blame}

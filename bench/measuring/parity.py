@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bench import levers, strategies
-from bench.errors import BenchError
+from bench.errors import BenchError, RefusedError
 from bench.measuring.batches import StepBatch
 from bench.measuring.control import Channel, Message, Plain
 from bench.measuring.diagnosis import OneDevice, diagnose
@@ -42,6 +42,8 @@ WAY = "parity_way"
 NOISE = 1e-6
 """Gradients and movements below this share of all together are rounding."""
 
+CAUSE = "cause of the miss"
+"""The phase in which a miss is looked into: a refusal there holds for the training of every batch size."""
 STRATEGY_STEPS = "parity steps"
 """The phase in which a strategy is trained: what fails in it has not failed on one device."""
 
@@ -83,7 +85,7 @@ def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
         compared = _compare(reference, trained.weights)
         met = compared["error"] <= PARITY_LIMIT and all(map(math.isfinite, reference.losses))  # type: ignore[operator]
         if not levers.lossy(case) and not met:
-            channel.phase("cause of the miss")
+            channel.phase(CAUSE)
             compared = {**compared, **_cause(job, alone_job, alone, way, reference, trained.weights)}
     shares: Message = {"seen": list(trained.seen), "expected": list(trained.expected)}
     channel.reply({**compared, **shares, "double": way.double})
@@ -92,7 +94,7 @@ def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
 def _cause(
     checked: Job, job: Job, alone: Place, way: Way, reference: Trained, trained: Mapping[str, Tensor]
 ) -> Message:
-    """What a look at the model says of a miss, see `diagnose`."""
+    """What a look at the model says of a miss, see `diagnose`; RefusedError where the strategy cannot take it."""
 
     def batches(pieces: int) -> list[StepBatch]:
         return parity_batches(replace(job, case=replace(job.case, accumulation_steps=pieces)), way, rank=0)
@@ -110,6 +112,8 @@ def _cause(
             replicas=strategy.one_process,
         )
     )
+    if "refused" in found:
+        raise RefusedError(f"{_miss(_error(reference, trained))}: {found['refused']}")
     moved = any(not torch.equal(weight, reference.start[name]) for name, weight in trained.items())
     # A forward that draws random numbers may leave parts of the model out, but not all of it.
     return {**found, "unmoved_parameters": []} if "undecided" in found and moved else found
@@ -137,6 +141,10 @@ def _compare(reference: Trained, trained: Mapping[str, Tensor]) -> Message:
 
 def _error(reference: Trained, trained: Mapping[str, Tensor]) -> float:
     return _distance(trained, reference.weights) / _distance(reference.weights, reference.start)
+
+
+def _miss(error: float) -> str:
+    return f"parity_error {error:.3g} is above {PARITY_LIMIT:g}"
 
 
 def _distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
@@ -210,7 +218,7 @@ def wrong_shares(expected: Sequence[int], seen: Sequence[int]) -> list[Outcome]:
 
 def verdict(parity: ParityTrace) -> Outcome:
     """`ok`, or an error that says what was missed, and by whom. Lossy levers and random forwards get no verdict."""
-    met, figure = parity.error <= PARITY_LIMIT, f"parity_error {parity.error:.3g} is above {PARITY_LIMIT:g}"
+    met, figure = parity.error <= PARITY_LIMIT, _miss(parity.error)
     if parity.blame:
         return Outcome(status="error", reason=parity.blame if met else f"{figure}: {parity.blame}", phase="parity")
     if parity.unmoved_parameters:

@@ -20,7 +20,7 @@ from bench.analysis.estimates import estimate
 from bench.errors import DataError, UsageError
 from bench.measuring.launch import Clock, LaunchResult, time_case
 from bench.measuring.launcher import Launcher
-from bench.measuring.parity import parity_of
+from bench.measuring.parity import CAUSE, parity_case, parity_of
 from bench.measuring.place import backend_for
 from bench.measuring.preflight import PreflightJob, preflight
 from bench.measuring.tasks import Job
@@ -55,6 +55,7 @@ class RunSession:
         self._sources: dict[tuple[str, str], DataSource | Outcome] = {}
         self._given_up: dict[str, str] = {}
         self._refused: dict[Case, str] = {}
+        self._untrained: dict[Case, str] = {}
         self._broken: dict[str | None, str] = {}
         self._balancer = Balancer(lambda job: time_case(self._launcher, job, 1, PROBE_PLAN))
         self._watcher = Watcher(plan.machine.devices)
@@ -126,6 +127,8 @@ class RunSession:
             self._given_up[str(case)] = f"launch {launch} of this case ended as {result.outcome.status}"
         if refused is None and result.outcome.status == "skipped":
             self._refused[case] = result.outcome.reason or "refused"
+            if result.outcome.phase == CAUSE:
+                self._untrained[case] = self._refused[case]
         row = launch_row(
             case,
             result,
@@ -146,10 +149,12 @@ class RunSession:
 
     def _refusal(self, case: Case, source: DataSource) -> Outcome | None:
         """The outcome of a launch that need not be tried."""
-        # Of this very case: the parity check runs in evaluation mode, where a model may use other parameters.
+        # A refusal is of this very case: the parity check runs in evaluation mode, where a model may use other
+        # parameters. But what trains something else there does so at any batch size.
         reason = (
             self._given_up.get(str(case))
             or self._refused.get(case)
+            or self._untrained.get(parity_case(replace(case, precision="fp32")))
             or reason_to_skip(case, self.plan.machine, source.num_samples)
         )
         if reason is not None:

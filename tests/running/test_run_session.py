@@ -12,6 +12,7 @@ import pytest
 
 from bench.errors import DataError, ResultsError
 from bench.measuring.launch import Clock, LaunchResult
+from bench.measuring.parity import parity_case
 from bench.measuring.tasks import Job
 from bench.metrics import registry as metrics
 from bench.planning.plan import Plan
@@ -146,6 +147,21 @@ def test_case_that_ran_out_is_not_tried_again_and_the_others_are(
     )  # fmt: skip
     assert second.status == "skipped" and second.reason is not None and status in second.reason
     assert second.threads_per_worker is None
+
+
+@pytest.mark.parametrize(("phase", "tried"), [("cause of the miss", False), ("parity steps", True)])
+def test_a_strategy_that_was_seen_to_train_something_else_is_not_timed(
+    open_session: Open, launches: MadeUpLaunches, phase: str, tried: bool
+) -> None:
+    plan, (single, ddp) = mnist()
+    session, checked = open_session(plan), parity_case(ddp)
+    launches.outcomes[str(checked)] = Outcome(status="skipped", reason="reads shards", phase=phase)
+    for case in (ddp, replace(ddp, global_batch_size=64), replace(ddp, precision="bf16"), single):
+        session.check_parity(checked)
+        row = session.time(case, 0).row
+        refused = case is not single and not tried
+        assert (row.status, row.reason) == (("skipped", "reads shards") if refused else ("ok", None))
+    assert (str(ddp) in launches.tried) is tried
 
 
 def test_case_that_failed_is_tried_again(open_session: Open, launches: MadeUpLaunches) -> None:
