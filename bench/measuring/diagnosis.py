@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.measuring.batches import StepBatch, fetch, to_device
+from bench.measuring.batches import StepBatch, fetch
 from bench.measuring.building import blocks_of, built, seed_all
 from bench.measuring.control import Message
-from bench.measuring.reading import READS_OUTSIDE, read_outside, reads_parameters
+from bench.measuring.reading import misread
 from bench.measuring.step import Trainer
 from bench.measuring.tasks import Job
 from bench.schema import PARITY_LIMIT
+from bench.strategies import Strategy
 from bench.structure import tensors_of
 
 SAMPLES = 16
@@ -36,7 +37,7 @@ class OneDevice:
 
     job: with the reference's case; batches: the same global batches, each in so many equal pieces; losses: of each
     step, over the whole batch; weights: after the last; error_of: parity error of other weights against these;
-    whole_parameters: as the strategy has it; replicas: its parts are replicas, not shards.
+    strategy: what missed it.
     """
 
     job: Job
@@ -45,8 +46,7 @@ class OneDevice:
     losses: Sequence[float]
     weights: Mapping[str, Tensor]
     error_of: Callable[[Mapping[str, Tensor]], float]
-    whole_parameters: bool
-    replicas: bool
+    strategy: Strategy
 
 
 def diagnose(alone: OneDevice) -> Message:
@@ -197,18 +197,10 @@ def _no_sum(alone: OneDevice) -> str | None:
 
 
 def _misread(alone: OneDevice) -> str | None:
-    """What the forward reads in a way that the strategy, whose parameters are not whole, does not allow."""
-    if alone.whole_parameters:
-        return None
-    model = alone.trainer().model
-    batch = to_device(alone.batches(1)[0].micro_batches[0], next(model.parameters()).device)
-    if reads_parameters(model, batch):
-        return (
-            "the forward reads the model's own parameters(), which are not whole under this strategy: a replica of "
-            "DataParallel has none, and FSDP holds shards; read weights by their names, where their own module runs"
-        )
-    name = read_outside(model, blocks_of(alone.job.workload(), model), batch)
-    return None if name is None or alone.replicas else READS_OUTSIDE.format(name=name)
+    """What the forward reads in a way that the strategy does not allow."""
+    trainer, batch = alone.trainer(), alone.batches(1)[0].micro_batches[0]
+    blocks = blocks_of(alone.job.workload(), trainer.model)
+    return misread(alone.strategy, trainer.model, blocks, lambda: trainer.loss_sum(batch), missed=True)
 
 
 def _apart(whole: float, *parts: float) -> float:

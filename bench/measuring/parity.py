@@ -99,7 +99,6 @@ def _cause(
     def batches(pieces: int) -> list[StepBatch]:
         return parity_batches(replace(job, case=replace(job.case, accumulation_steps=pieces)), way, rank=0)
 
-    strategy = strategies.registry.get(checked.case.strategy)
     found = diagnose(
         OneDevice(
             job=job,
@@ -108,8 +107,7 @@ def _cause(
             losses=reference.losses,
             weights=reference.weights,
             error_of=partial(_error, reference),
-            whole_parameters=strategy.whole_parameters,
-            replicas=strategy.one_process,
+            strategy=strategies.registry.get(checked.case.strategy),
         )
     )
     if "refused" in found:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from torch import nn
 
-from bench.workloads import Batch
+from bench.strategies import Strategy
 
 READS_PARAMETERS = (
-    "the forward reads the model's own parameters(), which a replica of DataParallel does not have: its weights are "
-    "plain attributes; read weights by their names, where their own module runs"
+    "the forward reads the model's own parameters(), which are not whole under this strategy: a replica of "
+    "DataParallel has none, and FSDP holds shards; read weights by their names, where their own module runs"
 )
 READS_OUTSIDE = (
     "the forward reads {name} while its block does not run, when it is a shard; read it inside the block, or leave "
@@ -22,19 +21,36 @@ READS_OUTSIDE = (
 )
 
 
-def reads_parameters(model: nn.Module, batch: Batch) -> bool:
-    """Whether a forward, on the device of `model` and `batch`, asks for the model's parameters(), or one of them."""
+def misread(
+    strategy: Strategy, model: nn.Module, blocks: Iterable[nn.Module], train: Callable[[], object], *, missed: bool
+) -> str | None:
+    """What a forward reads in a way that the strategy does not allow, with the remedy; None where nothing is found.
+
+    model: whole, on one device; train: its forward and loss there. What it raises is raised: a model that fails on one
+    device is itself to blame. missed: parity was missed, where shards of parameters() count; many models read their
+    type there and bear that, so they explain no error.
+    """
+    if strategy.whole_parameters:
+        return None
+    name = None if strategy.one_process else _read_outside(model, blocks, train)
+    if name is not None:
+        return READS_OUTSIDE.format(name=name)
+    return READS_PARAMETERS if (missed or strategy.one_process) and _reads_parameters(train) else None
+
+
+def _reads_parameters(train: Callable[[], object]) -> bool:
+    """Whether parameters() of a module, or one of them, are asked for."""
     with ExitStack() as stack:
         readings = [
             stack.enter_context(patch.object(nn.Module, name, autospec=True, side_effect=getattr(nn.Module, name)))
             for name in ("named_parameters", "get_parameter", "state_dict")
         ]
-        _run(model, batch)
+        train()
     return any(reading.called for reading in readings)
 
 
-def read_outside(model: nn.Module, blocks: Iterable[nn.Module], batch: Batch) -> str | None:
-    """The first parameter of a block that a forward reads while that block does not run."""
+def _read_outside(model: nn.Module, blocks: Iterable[nn.Module], train: Callable[[], object]) -> str | None:
+    """The first parameter of a block that is read while that block does not run."""
     names = {weight: name for name, weight in model.named_parameters()}
     block_of = {module: block for block in blocks for module in block.modules()}
     running: list[nn.Module] = []
@@ -58,15 +74,8 @@ def read_outside(model: nn.Module, blocks: Iterable[nn.Module], batch: Batch) ->
     ]
     try:
         with patch.object(nn.Module, "__getattr__", watched):
-            _run(model, batch)
+            train()
     finally:
         for handle in handles:
             handle.remove()
     return next(iter(found), None)
-
-
-def _run(model: nn.Module, batch: Batch) -> None:
-    """As far as it goes: what it fails of is not what is looked for."""
-    args, kwargs, _ = batch
-    with suppress(Exception), torch.no_grad():
-        model(*args, **kwargs)

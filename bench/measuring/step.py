@@ -22,12 +22,14 @@ from bench.levers import autocast
 from bench.measuring.batches import StepBatch, to_device
 from bench.measuring.building import blocks_of, built, seed_all
 from bench.measuring.control import out_of_memory
-from bench.measuring.reading import READS_OUTSIDE, READS_PARAMETERS, read_outside, reads_parameters
+from bench.measuring.reading import misread
 from bench.schema import Case
 from bench.strategies import LOOKS, Context, LossCheck, StepLoss, Strategy
 from bench.structure import samples_in, tensors_of, with_tensors
 from bench.workloads import Batch, Workload
 
+BACKENDS = ("gloo", "NCCL")
+"""Named in what torch raises where a peer is lost."""
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -162,8 +164,9 @@ class Trainer:
         except Exception as error:
             _say_refused(self.strategy, error, self.wrapped)
             reason = None
-            if not isinstance(error, BenchError) and not out_of_memory(error):
-                with suppress(Exception):  # a search that fails must not hide the error
+            lost_peer = any(word in str(error) for word in BACKENDS)
+            if not isinstance(error, BenchError) and not out_of_memory(error) and not lost_peer:
+                with suppress(Exception):  # it fails on one device too, or the search does: that hides no error
                     reason = self._misread(batch)
             if reason is None:
                 raise
@@ -173,13 +176,13 @@ class Trainer:
         """What the forward reads in a way that this strategy does not allow, seen on a new model on one device."""
         if self.strategy.whole_parameters:
             return None
-        whole = to_device(batch.micro_batches[0], self.devices[0])
+        args, kwargs, targets = to_device(batch.micro_batches[0], self.devices[0])
         model = built(self.workload)
         model.to(self.devices[0], next(self.wrapped.parameters()).dtype)  # float64 in the parity check
-        if self.strategy.one_process:
-            return READS_PARAMETERS if reads_parameters(model, whole) else None
-        name = read_outside(model, blocks_of(self.workload, model), whole)
-        return None if name is None else READS_OUTSIDE.format(name=name)
+        blocks = blocks_of(self.workload, model)
+        return misread(
+            self.strategy, model, blocks, lambda: self.workload.loss(model(*args, **kwargs), targets), missed=False
+        )
 
     def _step(self, batch: StepBatch) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)

@@ -101,6 +101,17 @@ class StacksParameters(PlainNet):
             return super().forward(x) + 1e-3 * torch.stack([weight.sum() for weight in self.parameters()]).sum()
 
 
+class FaultyAndReads(PlainNet):
+    """Sums its own parameters(), which replicas bear, and has a fault that all strategies come to."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x) + sum(weight.sum() for weight in self.parameters())
+
+    def loss(self, output: Any, targets: Any) -> Any:
+        raise KeyError("a fault of the loss")
+
+
 class AsksForAParameter(PlainNet):
     class model(Net):  # noqa: N801
         def forward(self, x: Tensor) -> Any:

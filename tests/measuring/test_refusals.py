@@ -222,12 +222,13 @@ def test_a_miss_for_reading_parameters_that_are_not_whole_says_so(
     assert "not whole under this strategy" in str(outcome.reason) and "is above 0.0001" in str(outcome.reason)
 
 
-@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["single", "dp", "ddp", "fsdp"])
 @pytest.mark.parametrize(
     ("cls", "said"),
     [
         (rare_models.GrowsInForward, "BenchError: the first forward makes parameters (extra.bias, extra.weight)"),
         (rare_models.NothingCounts, "BenchError: nothing counts in a batch of"),
+        (rare_models.FaultyAndReads, "KeyError: 'a fault of the loss'"),
         (rare_models.LossOfShape, "returns a tensor of shape (1,); return two scalars"),
     ],
     ids=ids,
