@@ -14,15 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bench.workloads import Batch
-from tests.measuring.own_models import Net, PlainNet
-
-
-class ByRank(PlainNet):
-    """Its second input is 0 on rank 0 and 1 on rank 1."""
-
-    def example(self, index: int) -> Batch:
-        return Batch(args=(torch.randn(8), index // 2 % 2), kwargs={}, targets=torch.randint(4, ()))
+from tests.measuring.own_models import Experts, Net, PlainNet, SparseExperts
 
 
 class TogglesGradients(PlainNet):
@@ -37,7 +29,7 @@ class TogglesGradients(PlainNet):
             return super().forward(x)
 
 
-class FreezesByData(ByRank):
+class FreezesByData(SparseExperts):
     """The gradient of a batch is not the sum of those of its parts."""
 
     class model(Net):  # noqa: N801
@@ -46,7 +38,7 @@ class FreezesByData(ByRank):
             return super().forward(x)
 
 
-class NoGradientByData(ByRank):
+class NoGradientByData(SparseExperts):
     """Its first layer, in no block, takes part in the gradient where the data say so. Not a sum over samples either."""
 
     class model(Net):  # noqa: N801
@@ -59,47 +51,34 @@ class NoGradientByData(ByRank):
         return [model.layers[1]]
 
 
-class Experts(nn.Module):
+class PreparedExperts(Experts):
     def __init__(self) -> None:
         super().__init__()
         self.before = nn.Linear(8, 8)
-        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
-
-    def chosen(self, x: Tensor, choice: Tensor) -> Tensor:
-        output = x.clone()
-        for number, expert in enumerate(self.experts):
-            if bool((choice == number).any()):
-                output[choice == number] = expert(x[choice == number]).tanh()
-        return output
 
     def forward(self, x: Tensor, choice: Tensor) -> Any:
-        return self.chosen(self.before(x), choice)
+        return super().forward(self.before(x), choice)
 
 
-class CheckpointedExperts(Experts):
+class CheckpointedExperts(PreparedExperts):
     def forward(self, x: Tensor, choice: Tensor) -> Any:
-        return checkpoint(self.chosen, self.before(x), choice, use_reentrant=True)
+        return checkpoint(super(PreparedExperts, self).forward, self.before(x), choice, use_reentrant=True)
 
 
-class ExpertsInCheckpoint(ByRank):
+class ExpertsInCheckpoint(SparseExperts):
     """A reentrant checkpoint in each block: its graph is made in the backward pass."""
 
-    class model(Net):  # noqa: N801
-        block: type[Experts] = CheckpointedExperts
+    class model(SparseExperts.model):  # noqa: N801
+        block: type[PreparedExperts] = CheckpointedExperts
 
         def __init__(self) -> None:
             super().__init__()
             self.layers = nn.ModuleList(self.block() for _ in range(2))
 
-        def forward(self, x: Tensor, choice: Tensor) -> Any:
-            for layer in self.layers:
-                x = layer(x, choice)
-            return self.head(x)
-
 
 class CheckpointAroundExperts(ExpertsInCheckpoint):
     class model(ExpertsInCheckpoint.model):  # noqa: N801
-        block = Experts
+        block = PreparedExperts
 
         def forward(self, x: Tensor, choice: Tensor) -> Any:
             x.requires_grad_()
@@ -147,7 +126,7 @@ class UsesAnotherExpertLate(ExpertsInCheckpoint):
     """Each rank uses both experts at first, and one of its own from its sixth step on."""
 
     class model(ExpertsInCheckpoint.model):  # noqa: N801
-        block = Experts
+        block = PreparedExperts
         forwards = 0
 
         def forward(self, x: Tensor, choice: Tensor) -> Any:
