@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+MOST_QUOTED = 160
+
 
 class BenchError(Exception):
     """Base of every error that this suite raises on purpose."""
@@ -30,3 +32,9 @@ class DataError(BenchError):
 
 class ResultsError(BenchError):
     """A results file that cannot be read or written. The message names the file."""
+
+
+def in_short(error: BaseException) -> str:
+    """An error in one line: its type, and how its message begins. Some of torch's are pages long."""
+    first = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {first[:MOST_QUOTED]}{'...' * (len(first) > MOST_QUOTED)}".removesuffix(": ")

@@ -61,7 +61,7 @@ def with_tensors(structure: Any, tensors: Iterable[Any]) -> Any:
 
 def samples_in(structure: Any) -> int:
     """Length of dimension 0 of the first tensor that has one; 0 when there is none."""
-    return next((len(tensor) for tensor in tensors_of(structure) if tensor.dim()), 0)
+    return next((tensor.size(0) for tensor in tensors_of(structure) if tensor.dim()), 0)  # nested ones have no len()
 
 
 def split_structure(structure: Any, sizes: Sequence[int], split: Callable[[Tensor], Sequence[Tensor]]) -> list[Any]:

@@ -10,6 +10,7 @@ from unittest.mock import patch
 from torch import nn
 
 from bench.strategies import Strategy
+from bench.structure import tensors_of
 
 READS_PARAMETERS = (
     "the forward reads the model's own parameters(), which are not whole under this strategy: a replica of "
@@ -18,6 +19,11 @@ READS_PARAMETERS = (
 READS_OUTSIDE = (
     "the forward reads {name} while its block does not run, when it is a shard; read it inside the block, or leave "
     "that out of the workload's blocks()"
+)
+REGISTERED = ("_parameters", "_buffers", "_modules")
+KEEPS = (
+    "the model keeps {name} in a place of its own ({place}), where it stays as it was when replicas or shards take the "
+    "weights' places; read it by its name"
 )
 
 
@@ -35,6 +41,8 @@ def misread(
     name = None if strategy.one_process else _read_outside(model, blocks, train)
     if name is not None:
         return READS_OUTSIDE.format(name=name)
+    if (kept := _kept(model)) is not None:
+        return KEEPS.format(name=kept[0], place=kept[1])
     return READS_PARAMETERS if (missed or strategy.one_process) and _reads_parameters(train) else None
 
 
@@ -79,3 +87,15 @@ def _read_outside(model: nn.Module, blocks: Iterable[nn.Module], train: Callable
         for handle in handles:
             handle.remove()
     return next(iter(found), None)
+
+
+def _kept(model: nn.Module) -> tuple[str, str] | None:
+    """A parameter that a module also holds in a list or dictionary of its own, and where. RNNs keep theirs right."""
+    names = {weight: name for name, weight in model.named_parameters()}
+    for path, module in model.named_modules():
+        own = {} if isinstance(module, nn.RNNBase) else {k: v for k, v in vars(module).items() if k not in REGISTERED}
+        for attribute, value in own.items():
+            for tensor in tensors_of(value):
+                if isinstance(tensor, nn.Parameter) and tensor in names:
+                    return names[tensor], f"{path}.{attribute}".lstrip(".")
+    return None

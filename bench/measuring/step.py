@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +21,17 @@ from bench.errors import BenchError, RefusedError
 from bench.levers import autocast
 from bench.measuring.batches import StepBatch, to_device
 from bench.measuring.building import blocks_of, built, seed_all
-from bench.measuring.control import out_of_memory
+from bench.measuring.control import out_of_memory, text_of
+from bench.measuring.optimizing import OptimizerFactory, check_closure, check_pieces, refuse_optimizer
 from bench.measuring.reading import misread
 from bench.schema import Case
 from bench.strategies import LOOKS, Context, LossCheck, StepLoss, Strategy
 from bench.structure import samples_in, tensors_of, with_tensors
 from bench.workloads import Batch, Workload
 
-BACKENDS = ("gloo", "NCCL")
-"""Named in what torch raises where a peer is lost."""
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+T = TypeVar("T")
+NOT_THE_MODEL = ("gloo", "NCCL", "CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS")
+"""Named in what torch raises where a peer is lost, or a device fails."""
 
 
 class PrecisionModule(nn.Module):
@@ -136,14 +137,18 @@ class Trainer:
         bare = strategy.follows_output(case) and not self._loss_inside
         self._module = module = PrecisionModule(model, workload, case, self._loss_inside, bare)
         module.train(train)
-        blocks = blocks_of(workload, model)
+        blocks, shapes = blocks_of(workload, model), [weight.shape for weight in module.parameters()]
         self._context = Context(case=case, devices=devices, blocks=blocks, mesh=mesh)
         try:
             self.wrapped = strategy.wrap(module, self._context)
         except Exception as error:
             _say_refused(strategy, error, None)
             raise
-        self.optimizer = (optimizer or workload.optimizer)(self.wrapped.parameters())
+        self._make_optimizer = optimizer or workload.optimizer
+        if shapes != [weight.shape for weight in self.wrapped.parameters()]:
+            check_pieces(self._make_optimizer, devices[0], strategy.name)
+        self.optimizer = self._with_optimizer(lambda: self._make_optimizer(self.wrapped.parameters()))
+        check_closure(self.optimizer)
         self._loss_scale = strategy.loss_scale(case)
         self._check: LossCheck | None = None
         self.look_again(looks)
@@ -164,8 +169,7 @@ class Trainer:
         except Exception as error:
             _say_refused(self.strategy, error, self.wrapped)
             reason = None
-            lost_peer = any(word in str(error) for word in BACKENDS)
-            if not isinstance(error, BenchError) and not out_of_memory(error) and not lost_peer:
+            if may_be_refused(error):
                 with suppress(Exception):  # it fails on one device too, or the search does: that hides no error
                     reason = self._misread(batch)
             if reason is None:
@@ -177,12 +181,17 @@ class Trainer:
         if self.strategy.whole_parameters:
             return None
         args, kwargs, targets = to_device(batch.micro_batches[0], self.devices[0])
-        model = built(self.workload)
-        model.to(self.devices[0], next(self.wrapped.parameters()).dtype)  # float64 in the parity check
+        model = self._another_model()
         blocks = blocks_of(self.workload, model)
         return misread(
             self.strategy, model, blocks, lambda: self.workload.loss(model(*args, **kwargs), targets), missed=False
         )
+
+    def _another_model(self) -> nn.Module:
+        """A new one, whole, on one device."""
+        model = built(self.workload)
+        model.to(self.devices[0], next(self.wrapped.parameters()).dtype)  # float64 in the parity check
+        return model
 
     def _step(self, batch: StepBatch) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
@@ -193,9 +202,19 @@ class Trainer:
                 terms = self._forward(micro_batch, last=number == last)
                 (terms[0] * (self._loss_scale / batch.weight)).backward()  # type: ignore[no-untyped-call]
             total = terms.detach() if total is None else total + terms.detach()
-        self.optimizer.step()
+        self._with_optimizer(self.optimizer.step)
         assert total is not None
         return total
+
+    def _with_optimizer(self, act: Callable[[], T]) -> T:
+        """What `act` returns; RefusedError where the optimizer cannot take parameters in shards."""
+        try:
+            return act()
+        except Exception as error:
+            sharded = not self.strategy.whole_parameters and not self.strategy.one_process
+            if sharded and may_be_refused(error):
+                refuse_optimizer(error, self._make_optimizer, self._another_model, self.strategy.name)
+            raise
 
     def _forward(self, batch: Batch, last: bool = True) -> Tensor:
         """Loss sum and weight of a micro-batch as a tensor of shape (2,); `last` of those that are accumulated."""
@@ -245,6 +264,12 @@ class Trainer:
         """Whole parameters on the CPU by the model's own names; every rank must call it."""
         found = self.strategy.full_parameters(self.wrapped)
         return {name.removeprefix("model."): parameter.to("cpu", copy=True) for name, parameter in found}
+
+
+def may_be_refused(error: Exception) -> bool:
+    """Whether a strategy that cannot take a model may fail so; not where memory, a peer, a device or a file failed."""
+    elsewhere = isinstance(error, (BenchError, OSError)) or any(word in text_of(error) for word in NOT_THE_MODEL)
+    return not elsewhere and not out_of_memory(error)
 
 
 def _say_refused(strategy: Strategy, error: Exception, wrapped: nn.Module | None) -> None:

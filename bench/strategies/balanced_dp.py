@@ -102,7 +102,8 @@ class BalancedDP(ReplicaStrategy):
 
     def parity_samples_per_device(self, case: Case) -> int:
         text = case.setting("gpu0_bsz")
-        return 2 if text is None or text == AUTO else max(2, int(text))
+        # By default the first device takes half of that: more than one sample, for a BatchNorm over each batch.
+        return 4 if text is None or text == AUTO else max(2, int(text))
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         case, gpu0_bsz = context.case, self.gpu0_bsz(context.case)

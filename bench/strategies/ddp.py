@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from torch import nn
@@ -47,6 +48,10 @@ class DDP(Strategy):
     summary = "torch.nn.parallel.DistributedDataParallel"
     options = (BUCKET_CAP_MB, STATIC_GRAPH, FIND_UNUSED)
 
+    def __init__(self) -> None:
+        self._trained: list[str] = []
+        """What the model wrapped last trains, in the reducer's order: its forward may change `requires_grad`."""
+
     def unsupported(self, case: Case) -> str | None:
         if self.option(case, "static_graph") == "on" and case.accumulation_steps > 1:
             return "DDP cannot skip synchronisation (no_sync) in a static graph; use static_graph=off or 1 step"
@@ -57,6 +62,7 @@ class DDP(Strategy):
 
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         device = context.devices[0]
+        self._trained = [name.removeprefix("model.") for name, p in model.named_parameters() if p.requires_grad]
         return DistributedDataParallel(
             model,
             device_ids=[device] if device.type == "cuda" else None,
@@ -73,7 +79,7 @@ class DDP(Strategy):
             if isinstance(error, RuntimeError) and words in text:
                 evaluated = isinstance(wrapped, DistributedDataParallel) and not wrapped.module.training
                 mode = " in evaluation mode, in which parity is checked" if evaluated else ""
-                return meaning.format(mode=mode, which=_named_in(text, wrapped))
+                return meaning.format(mode=mode, which=_named_in(text, self._trained))
         return super().refusal(error, wrapped)
 
     def synchronising(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[None]:
@@ -81,12 +87,11 @@ class DDP(Strategy):
         return nullcontext() if last else wrapped.no_sync()
 
 
-def _named_in(text: str, wrapped: nn.Module | None) -> str:
-    """The parameters that the reducer names by their number, among those that are trained."""
+def _named_in(text: str, trained: Sequence[str]) -> str:
+    """The parameters that the reducer names by their numbers."""
     found = re.search(r"did not receive grad for rank \d+: ([\d ]+)", text)
-    if found is None or wrapped is None:
+    if found is None:
         return "the loss does not reach them"
-    names = [name.removeprefix("module.model.") for name, value in wrapped.named_parameters() if value.requires_grad]
-    numbers = [int(number) for number in found[1].split()]
-    more = f" and {len(numbers) - MOST_NAMED} more" if len(numbers) > MOST_NAMED else ""
-    return ", ".join(names[number] for number in numbers[:MOST_NAMED]) + more
+    names = [trained[int(number)] for number in found[1].split()]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

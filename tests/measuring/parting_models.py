@@ -134,3 +134,41 @@ class UsesAnotherExpertLate(ExpertsInCheckpoint):
             if self.forwards <= 5:
                 choice = torch.arange(len(x)) % 2
             return super().forward(x, choice)
+
+
+class _Scaled(torch.autograd.Function):
+    """Scales, and gives the scale a gradient only where it is told to."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, gives: bool) -> Tensor:
+        ctx.save_for_backward(x, scale)
+        ctx.gives = gives
+        return x * scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        x, scale = ctx.saved_tensors
+        return gradient * scale, (gradient * x).sum(dim=0) if ctx.gives else None, None
+
+
+class ScaledLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(8, 8), nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor, choice: Tensor) -> Any:
+        return _Scaled.apply(self.linear(x).tanh(), self.scale, not bool(choice.any()))
+
+
+class GivesNoneByData(SparseExperts):
+    """The graph is the same on all ranks, but a backward pass of its own gives no gradient where the data say so."""
+
+    class model(Net):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(ScaledLayer() for _ in range(2))
+
+        def forward(self, x: Tensor, choice: Tensor) -> Any:
+            for layer in self.layers:
+                x = layer(x, choice)
+            return self.head(x)

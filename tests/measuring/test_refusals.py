@@ -101,15 +101,13 @@ REFUSED: list[tuple[type[Workload], str, dict[str, str], str, str]] = [
         for name in ("fsdp", "fsdp1")
     ),
     pytest.param(own_models.SkipsLayers, "fsdp", REDUCE_UNUSED, "comes to layers.1", "blocks()", marks=reduces_unused),
-    (own_models.OwnMeanLoss, "balanced_dp", {}, "they take 1, 3", "balanced_dp:loss_on=replica"),
+    (own_models.OwnMeanLoss, "balanced_dp", {}, "they take 2, 6", "balanced_dp:loss_on=replica"),
     (odd_models.TwoHeads, "fsdp", {}, "head.weight, head.bias, other.weight", "fsdp:reduce_unused_parameters=on"),
-    (odd_models.ListOfSamples, "balanced_dp", {}, "the replicas gave 1, 3 tensors", "loss_on=replica"),
+    (odd_models.ListOfSamples, "balanced_dp", {}, "the replicas gave 2, 6 tensors", "loss_on=replica"),
     (odd_models.ListOfSamples, "dp", {}, "of the shapes (8,), (8,), of which the loss fails", "loss_on=replica"),
     (odd_models.GradientOfBlock, "fsdp1", {}, "cannot gather layers.0 inside a transform", "use ddp"),
-    *(
-        (rare_models.GraphNodes, name, {}, "one of shape (12, 8) does not have the batch's 4 samples", "or use ddp")
-        for name in ("dp", "balanced_dp")
-    ),
+    (rare_models.GraphNodes, "dp", {}, "one of shape (12, 8) does not have the batch's 4 samples", "or use ddp"),
+    (rare_models.GraphNodes, "balanced_dp", {}, "(24, 8) does not have the batch's 8 samples", "or use ddp"),
     (rare_models.PackedInput, "dp", {}, "does not have the batch's 4 samples there", "or use ddp"),
     (rare_models.EmptyParameter, "fsdp", {}, "a parameter without elements", "leave it out"),
     (rare_models.HookOnParameter, "fsdp", {}, "drops hooks on parameters, as head.weight has", "use ddp"),

@@ -43,6 +43,6 @@ def test_without_probes_auto_splits_as_the_default_does() -> None:
 
 def test_parity_of_auto_is_checked_at_the_default_share_of_its_small_batch() -> None:
     check = parity_case(CASE)
-    assert str(check) == "mnist_cnn-balanced_dp-4x-b8-fp32-gpu0_bsz:auto-parity"
-    # 8 // (2 * 4) = 1; 7 = 3 * 2 + 1
-    assert BalancedDP().chunk_sizes(check) == (1, 3, 2, 2)
+    assert str(check) == "mnist_cnn-balanced_dp-4x-b16-fp32-gpu0_bsz:auto-parity"
+    # 16 // (2 * 4) = 2; 14 = 3 * 4 + 2
+    assert BalancedDP().chunk_sizes(check) == (2, 5, 5, 4)

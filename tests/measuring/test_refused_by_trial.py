@@ -1,0 +1,129 @@
+"""What one device trains and a strategy does not is skipped with torch's words; a fault of one rank stays an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.measuring.launch import time_case
+from bench.measuring.launcher import Launcher
+from bench.schema import PARITY_LIMIT
+from bench.strategies import registry
+from bench.workloads import Workload
+from tests.measuring import parting_models
+from tests.measuring import peculiar_models as models
+from tests.measuring.test_refusals import SHORT, checked, ids, job_of
+
+ONE_DEVICE = "one device takes these steps, {} does not ({}"
+KEPT = "keeps head.weight in a place of its own (of_head)"
+
+
+@pytest.mark.parametrize(
+    ("cls", "strategy", "why"),
+    [
+        (models.JaggedInput, "dp", "RuntimeError: split_with_sizes()"),
+        (models.NestedInput, "balanced_dp", "RuntimeError: "),
+        (models.SparseInput, "dp", "NotImplementedError: Could not run 'aten::as_strided'"),
+        (models.SparseOutput, "balanced_dp", "NotImplementedError: Could not run 'aten::as_strided'"),
+    ],
+    ids=ids,
+)
+def test_what_only_torchs_error_tells_is_skipped_with_its_words(
+    launcher: Launcher, cls: type[Workload], strategy: str, why: str
+) -> None:
+    outcome = checked(launcher, job_of(cls, strategy, {})).outcome
+    assert (outcome.status, outcome.phase) == ("skipped", "cause of the miss"), outcome
+    assert ONE_DEVICE.format(strategy, why) in str(outcome.reason)
+    assert len(str(outcome.reason)) < 300 and "\n" not in str(outcome.reason)
+    assert "Traceback" in str(outcome.traceback)
+
+
+@pytest.mark.parametrize(
+    ("cls", "strategy"),
+    [
+        *((cls, name) for cls in (models.JaggedInput, models.NestedInput) for name in ("single", "ddp", "fsdp")),
+        *((models.SparseInput, name) for name in ("ddp", "fsdp1")),
+        *((models.SparseOutput, name) for name in ("ddp", "fsdp", "fsdp1")),
+        *((models.ListsItsWeights, name) for name in ("ddp", "dp")),
+    ],
+    ids=ids,
+)
+def test_what_strategies_take_trains(launcher: Launcher, cls: type[Workload], strategy: str) -> None:
+    result = checked(launcher, job_of(cls, strategy, {}))
+    assert result.outcome.status == "ok", result.outcome
+    assert result.trace is not None and result.trace.parity is not None
+    assert result.trace.parity.error < PARITY_LIMIT / 10
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp1"])
+def test_a_list_of_weights_that_shards_leave_behind_is_named(launcher: Launcher, strategy: str) -> None:
+    outcome = checked(launcher, job_of(models.ListsItsWeights, strategy, {})).outcome
+    assert outcome.status == "skipped" and KEPT in str(outcome.reason), outcome
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp1"])
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [(models.RaisesOnRank, "RuntimeError: a fault of rank 1"), (models.MissesAFile, "FileNotFoundError: ")],
+    ids=ids,
+)
+def test_a_fault_of_one_rank_stays_an_error(launcher: Launcher, strategy: str, cls: type[Workload], said: str) -> None:
+    outcome = checked(launcher, job_of(cls, strategy, {})).outcome
+    assert outcome.status == "error" and str(outcome.reason).startswith(said), outcome
+    assert outcome.phase == "parity steps"
+
+
+@pytest.mark.parametrize("strategy", ["dp", "balanced_dp", "ddp"])
+def test_statistics_of_each_batch_are_blamed_on_the_model(launcher: Launcher, strategy: str) -> None:
+    outcome = checked(launcher, job_of(models.BatchStatistics, strategy, {})).outcome
+    assert outcome.status == "error" and "couple the samples of a batch" in str(outcome.reason), outcome
+
+
+def test_ddp_names_its_parameters_where_a_forward_freezes_some(launcher: Launcher) -> None:
+    outcome = checked(launcher, job_of(models.FreezesInForward, "ddp", {})).outcome
+    assert outcome.status == "skipped", outcome
+    assert "(layers.0.0.weight, layers.0.0.bias, spare.weight, spare.bias)" in str(outcome.reason)
+
+
+def test_a_backward_that_gives_no_gradient_on_one_rank_is_seen(launcher: Launcher) -> None:
+    outcome = checked(launcher, job_of(parting_models.GivesNoneByData, "fsdp", {})).outcome
+    assert outcome.status == "skipped", outcome
+    assert "layers.1.scale get one on rank 0 or on rank 1" in str(outcome.reason)
+
+
+@pytest.mark.parametrize(
+    ("cls", "strategy", "why"),
+    [
+        (models.WithMuon, "fsdp1", "does not take those (ValueError: Muon only supports 2D parameters"),
+        (models.WithAdafactor, "fsdp1", "% otherwise in two of them; use ddp, or"),
+        (models.WithAdafactor, "fsdp", "the optimizer Adafactor takes whole parameters, and not what fsdp makes"),
+        (models.DecaysMatrices, "fsdp1", "% otherwise in two of them; use ddp, or"),
+    ],
+    ids=ids,
+)
+def test_an_optimizer_that_wants_whole_parameters_is_skipped_when_timed(
+    launcher: Launcher, cls: type[Workload], strategy: str, why: str
+) -> None:
+    outcome = time_case(launcher, job_of(cls, strategy, {}, parity=False), 2, SHORT).outcome
+    assert outcome.status == "skipped" and why in str(outcome.reason), outcome
+
+
+@pytest.mark.parametrize(
+    ("cls", "strategy"),
+    [
+        (models.WithMuon, "ddp"),
+        (models.WithMuon, "fsdp"),
+        (models.WithAdafactor, "dp"),
+        (models.DecaysMatrices, "fsdp"),
+    ],
+    ids=ids,
+)
+def test_an_optimizer_is_timed_where_it_gets_whole_parameters(
+    launcher: Launcher, cls: type[Workload], strategy: str
+) -> None:
+    job = job_of(cls, strategy, {}, parity=False)
+    assert time_case(launcher, job, registry.get(strategy).world_size(job.case), SHORT).outcome.status == "ok"
+
+
+def test_an_optimizer_that_needs_a_closure_is_a_fault_of_the_workload(launcher: Launcher) -> None:
+    outcome = time_case(launcher, job_of(models.WithClosure, "ddp", {}, parity=False), 2, SHORT).outcome
+    assert outcome.status == "error" and "BenchError: LBFGS needs a closure" in str(outcome.reason), outcome
