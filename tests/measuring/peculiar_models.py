@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from bench.workloads import Batch
 from tests.measuring.own_models import Net, PlainNet
@@ -125,6 +126,19 @@ class WithMuon(PlainNet):
 class WithAdafactor(PlainNet):
     def optimizer(self, parameters: Any) -> Any:
         return torch.optim.Adafactor(parameters, lr=1e-3)
+
+
+class FlatSGD(torch.optim.SGD):
+    """Takes plain tensors alone, as optimizers in C do."""
+
+    def step(self, closure: Any = None) -> Any:
+        assert not any(isinstance(weight, DTensor) for weight in self.param_groups[0]["params"])
+        return super().step(closure)
+
+
+class WithFlatSGD(PlainNet):
+    def optimizer(self, parameters: Any) -> Any:
+        return FlatSGD(parameters, lr=1e-3)
 
 
 class WithClosure(PlainNet):

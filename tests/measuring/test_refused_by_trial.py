@@ -95,7 +95,7 @@ def test_a_backward_that_gives_no_gradient_on_one_rank_is_seen(launcher: Launche
     [
         (models.WithMuon, "fsdp1", "does not take those (ValueError: Muon only supports 2D parameters"),
         (models.WithAdafactor, "fsdp1", "% otherwise in two of them; use ddp, or"),
-        (models.WithAdafactor, "fsdp", "the optimizer Adafactor takes whole parameters, and not what fsdp makes"),
+        (models.WithFlatSGD, "fsdp", "the optimizer FlatSGD takes whole parameters, and not what fsdp makes of them"),
         (models.DecaysMatrices, "fsdp1", "% otherwise in two of them; use ddp, or"),
     ],
     ids=ids,
