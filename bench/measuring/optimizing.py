@@ -6,19 +6,23 @@ The parity check does not show it, since its steps are plain SGD.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from bench.errors import BenchError, RefusedError, in_short
+from bench.schema import Case
 
 OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
-STEPS, SHAPE = 3, (8, 6)
-SAME = 1e-3
-"""Relative difference of two movements that rounding does not make."""
+STEPS = 3
+SHAPES = ((136, 130), (8, 4, 3, 3), (136,))
+"""A matrix, a kernel and a bias. Optimizers that factor large matrices alone often begin at 128."""
+SAME = 1e-6
+"""Relative difference of two movements in float64 that rounding does not make."""
 
 
 def check_closure(optimizer: torch.optim.Optimizer) -> None:
@@ -31,27 +35,45 @@ def check_closure(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def check_pieces(make: OptimizerFactory, device: torch.device, strategy: str) -> None:
-    """RefusedError where the optimizer treats flattened pieces of a matrix otherwise than the whole.
+@contextmanager
+def no_new_hooks(wrapped: nn.Module, case: Case, *, one_process: bool) -> Iterator[None]:
+    """RefusedError where an optimizer that is made in the block works in hooks, before ranks average gradients."""
+    before = _hooks(wrapped)
+    yield
+    if _hooks(wrapped) > before and case.num_devices > 1 and not one_process:
+        raise RefusedError(
+            f"the optimizer works in hooks on parameters, which {case.strategy} calls before the ranks' gradients are "
+            "averaged, or never; let it work in step(), or use dp"
+        )
 
-    Nothing is said of one that cannot be made for a single matrix.
+
+def _hooks(wrapped: nn.Module) -> int:
+    kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    return sum(len(getattr(weight, kind, None) or ()) for weight in wrapped.parameters() for kind in kinds)
+
+
+def check_pieces(make: OptimizerFactory, device: torch.device, strategy: str) -> None:
+    """RefusedError where an optimizer moves parameters otherwise if two ranks have flattened halves of them.
+
+    Nothing is said of one that cannot be made for made-up parameters, or that moves them otherwise each time.
     """
-    whole = _values(0, device)
-    gradients = [_values(step, device) for step in range(1, STEPS + 1)]
+    generator = torch.Generator().manual_seed(0)
+    start, *gradients = ([_drawn(shape, generator).to(device) for shape in SHAPES] for _ in range(STEPS + 1))
     try:
-        moved = _trained(make, [whole], [[gradient] for gradient in gradients]) - whole.flatten()
+        moved, again = (_movement(make, start, gradients) for _ in range(2))
     except Exception:
         return
+    if not _close(moved, again):
+        return
     try:
-        halves = [list(gradient.flatten().chunk(2)) for gradient in gradients]
-        in_pieces = _trained(make, list(whole.flatten().chunk(2)), halves) - whole.flatten()
-        apart = float((moved - in_pieces).norm() / moved.norm().clamp_min(torch.finfo(moved.dtype).tiny))
-        difference = f"moves a matrix {apart:.0%} otherwise in two of them" if apart > SAME else None
+        halves = [_movement(make, _half(start, i), [_half(each, i) for each in gradients]) for i in range(2)]
+        pieces = [torch.cat([one, other]) for one, other in zip(*halves, strict=True)]
+        difference = None if _close(moved, pieces) else "moves these otherwise than the whole"
     except Exception as error:
-        difference = f"does not take those ({in_short(error)})"
+        difference = f"does not take these ({in_short(error)})"
     if difference is not None:
         raise RefusedError(
-            f"{strategy} gives the optimizer flattened pieces of the parameters, and the workload's {difference}; use "
+            f"{strategy} gives the optimizer a flattened piece of each parameter, and the workload's {difference}; use "
             "ddp, or an optimizer that takes each number by itself"
         )
 
@@ -62,7 +84,7 @@ def refuse_optimizer(error: Exception, make: OptimizerFactory, build: Callable[[
         model = build()
         optimizer = make(model.parameters())
         for weight in model.parameters():
-            weight.grad = torch.full_like(weight, SAME) if weight.requires_grad else None
+            weight.grad = torch.ones_like(weight) if weight.requires_grad else None
         optimizer.step()
     except Exception:
         return  # it fails on whole parameters too
@@ -72,16 +94,25 @@ def refuse_optimizer(error: Exception, make: OptimizerFactory, build: Callable[[
     ) from error
 
 
-def _trained(make: OptimizerFactory, start: Sequence[Tensor], gradients: Sequence[Sequence[Tensor]]) -> Tensor:
-    """All numbers of these parameters, in one row, after a step along each of the gradients."""
+def _movement(make: OptimizerFactory, start: Sequence[Tensor], gradients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """How far each parameter is moved by steps along these gradients, flattened."""
     parameters = [nn.Parameter(tensor.clone()) for tensor in start]
-    optimizer = make(parameters)
+    optimizer = make(iter(parameters))
     for of_step in gradients:
         for parameter, gradient in zip(parameters, of_step, strict=True):
             parameter.grad = gradient.clone()
         optimizer.step()
-    return torch.cat([parameter.detach().flatten() for parameter in parameters])
+    return [(after.detach() - before).flatten() for after, before in zip(parameters, start, strict=True)]
 
 
-def _values(seed: int, device: torch.device) -> Tensor:
-    return torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed)).to(device)
+def _half(tensors: Sequence[Tensor], number: int) -> list[Tensor]:
+    return [tensor.flatten().chunk(2)[number] for tensor in tensors]
+
+
+def _close(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    """Whether two movements are the same but for rounding, for each parameter."""
+    return all(float((a - b).norm()) <= SAME * float(a.norm()) for a, b in zip(one, other, strict=True))
+
+
+def _drawn(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)

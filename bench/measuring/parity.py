@@ -9,7 +9,6 @@ are summed instead of averaged about 1.
 
 from __future__ import annotations
 
-import dis
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bench import levers, strategies
-from bench.errors import BenchError, RefusedError, in_short
+from bench.errors import BenchError, RefusedError
 from bench.measuring.batches import StepBatch
 from bench.measuring.control import Channel, Message, Plain
 from bench.measuring.diagnosis import OneDevice, diagnose
@@ -36,8 +35,8 @@ from bench.measuring.parity_steps import (
     train,
 )
 from bench.measuring.place import Place, own_devices, training_place
-from bench.measuring.step import may_be_refused
 from bench.measuring.tasks import Job
+from bench.measuring.trials import case_alone, refused_by_trial
 from bench.schema import PARITY_LIMIT, Case, Outcome, ParityTrace, Trace
 
 WAY = "parity_way"
@@ -84,7 +83,11 @@ def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
         try:
             trained = train(job, place, way, rank=channel.rank, reference=False)
         except Exception as error:
-            reason = None if way.double else cannot_take(error, job)
+            reason = None
+            if job.address is not None and not way.double:
+                alone_too = replace(job, case=case_alone(case))
+                steps = partial(train, alone_too, alone, way, rank=0, reference=False)
+                reason = refused_by_trial(error, case, channel, steps)
             if reason is None:
                 raise
             channel.phase(CAUSE)
@@ -98,30 +101,6 @@ def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
             compared = {**compared, **_cause(job, alone_job, alone, way, reference, trained.weights)}
     shares: Message = {"seen": list(trained.seen), "expected": list(trained.expected)}
     channel.reply({**compared, **shares, "double": way.double})
-
-
-def cannot_take(error: Exception, job: Job) -> str | None:
-    """Why an error in steps that one device has just taken means that the strategy cannot take the model as it is.
-
-    None for a fault: with the suite's own workloads, which every strategy takes; under a lossy lever, without which
-    the one device trained; and what code other than torch's raises by itself in one of several ranks.
-    """
-    case, strategy = job.case, strategies.registry.get(job.case.strategy)
-    other_steps = job.address is None or levers.lossy(case) or case.strategy == reference_case(case).strategy
-    if other_steps or not may_be_refused(error) or not (strategy.one_process or _came_of_torch(error)):
-        return None
-    return f"one device takes these steps, {case.strategy} does not ({in_short(error)}); another strategy may"
-
-
-def _came_of_torch(error: Exception) -> bool:
-    """False for what a `raise` or `assert` elsewhere has made."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None:
-        return True
-    by_hand = dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
-    return not by_hand or last.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "torch"
 
 
 def _cause(
@@ -184,7 +163,7 @@ def _distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 def clearly_moved(before: Tensor, after: Tensor, path: float) -> bool:
     """By more than rounding does: it tells a parameter that is not trained from one that hardly moves."""
-    if before.numel() == 0:
+    if before.numel() == 0 or not before.dtype.is_floating_point:  # whole numbers are not trained
         return False
     moved = (after.double() - before.double()).abs()
     resolved = 4 * torch.finfo(before.dtype).eps * float(before.abs().max())

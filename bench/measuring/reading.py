@@ -1,16 +1,23 @@
-"""How a model's forward reads its own weights: what replicas and shards do not have in the way that it expects."""
+"""How a model's forward uses its own weights and inputs: in a way that replicas and shards do not allow?
+
+Each search looks for a cause: it brings the model, whole on one device, into what the strategy makes of it, and
+finds something only where the loss is another one then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from bench.measuring.building import seed_all
 from bench.strategies import Strategy
-from bench.structure import tensors_of
+from bench.structure import map_tensors
 
 READS_PARAMETERS = (
     "the forward reads the model's own parameters(), which are not whole under this strategy: a replica of "
@@ -20,49 +27,92 @@ READS_OUTSIDE = (
     "the forward reads {name} while its block does not run, when it is a shard; read it inside the block, or leave "
     "that out of the workload's blocks()"
 )
-REGISTERED = ("_parameters", "_buffers", "_modules")
 KEEPS = (
-    "the model keeps {name} in a place of its own ({place}), where it stays as it was when replicas or shards take the "
-    "weights' places; read it by its name"
+    "the forward reads {name} from a place of its own (a list, a dictionary, a function), where it stays as it was "
+    "when replicas or shards take the weights' places; read it by its name"
 )
+WRITES_CONTAINERS = (
+    "a block writes to a list, a dictionary or another container that it is given, and FSDP hands it a copy; let it "
+    "return what it adds"
+)
+
+Loss: TypeAlias = Callable[[], float]
+SAME = 1e-6
+"""Relative difference of two losses of the same samples and weights."""
 
 
 def misread(
-    strategy: Strategy, model: nn.Module, blocks: Iterable[nn.Module], train: Callable[[], object], *, missed: bool
+    strategy: Strategy, model: nn.Module, blocks: Sequence[nn.Module], train: Loss, *, missed: bool
 ) -> str | None:
-    """What a forward reads in a way that the strategy does not allow, with the remedy; None where nothing is found.
+    """What a forward does in a way that the strategy does not allow, with the remedy; None where nothing is found.
 
-    model: whole, on one device; train: its forward and loss there. What it raises is raised: a model that fails on one
-    device is itself to blame. missed: parity was missed, where shards of parameters() count; many models read their
-    type there and bear that, so they explain no error.
+    model: whole, on one device, and used up here; train: the loss of its forward there. What it raises is raised: a
+    model that fails on one device is itself to blame. missed: parity was missed, where shards of parameters() count.
     """
     if strategy.whole_parameters:
         return None
-    name = None if strategy.one_process else _read_outside(model, blocks, train)
-    if name is not None:
-        return READS_OUTSIDE.format(name=name)
-    if (kept := _kept(model)) is not None:
-        return KEEPS.format(name=kept[0], place=kept[1])
-    return READS_PARAMETERS if (missed or strategy.one_process) and _reads_parameters(train) else None
+    sharded, outside = not strategy.one_process, list[str]()
+    if sharded and _matters(train, _shards_outside(model, blocks, outside)):
+        return READS_OUTSIDE.format(name=outside[0])
+    if (missed or not sharded) and _matters(train, _other_parameters(sharded)):
+        return READS_PARAMETERS
+    if strategy.copies_inputs and _matters(train, _copied_inputs(blocks)):
+        return WRITES_CONTAINERS
+    name = _kept(model, train)
+    return None if name is None else KEEPS.format(name=name)
 
 
-def _reads_parameters(train: Callable[[], object]) -> bool:
-    """Whether parameters() of a module, or one of them, are asked for."""
-    with ExitStack() as stack:
-        readings = [
-            stack.enter_context(patch.object(nn.Module, name, autospec=True, side_effect=getattr(nn.Module, name)))
-            for name in ("named_parameters", "get_parameter", "state_dict")
-        ]
-        train()
-    return any(reading.called for reading in readings)
+def _matters(train: Loss, change: AbstractContextManager[object]) -> bool:
+    """Whether the loss is another one, or there is none, while something is changed."""
+    whole = _drawing_alike(train)
+    with change:
+        try:
+            changed = _drawing_alike(train)
+        except Exception:
+            return True
+    return not (math.isclose(whole, changed, rel_tol=SAME) or (math.isnan(whole) and math.isnan(changed)))
 
 
-def _read_outside(model: nn.Module, blocks: Iterable[nn.Module], train: Callable[[], object]) -> str | None:
-    """The first parameter of a block that is read while that block does not run."""
+def _drawing_alike(train: Loss) -> float:
+    seed_all(0)
+    return train()
+
+
+def _shard(weight: Tensor) -> Tensor:
+    """What a rank of two holds of a parameter."""
+    return weight.detach().flatten()[: weight.numel() // 2]
+
+
+@contextmanager
+def _other_parameters(sharded: bool) -> Iterator[None]:
+    """Let modules find shards in their parameters(), or none, as those of replicas do."""
+    named, get, state = nn.Module.named_parameters, nn.Module.get_parameter, nn.Module.state_dict
+
+    def named_parameters(module: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
+        return ((name, _shard(weight)) for name, weight in named(module, *args, **kwargs) if sharded)
+
+    def get_parameter(module: nn.Module, target: str) -> Tensor:
+        if not sharded:
+            raise AttributeError(f"`{target}` is not an nn.Parameter")
+        return _shard(get(module, target))
+
+    def state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {name: _shard(value) for name, value in state(module, *args, **kwargs).items() if sharded}
+
+    with (
+        patch.object(nn.Module, "named_parameters", named_parameters),
+        patch.object(nn.Module, "get_parameter", get_parameter),
+        patch.object(nn.Module, "state_dict", state_dict),
+    ):
+        yield
+
+
+@contextmanager
+def _shards_outside(model: nn.Module, blocks: Iterable[nn.Module], found: list[str]) -> Iterator[None]:
+    """Let who reads a block's parameter while that block does not run get a shard; `found` gets its name."""
     names = {weight: name for name, weight in model.named_parameters()}
     block_of = {module: block for block in blocks for module in block.modules()}
     running: list[nn.Module] = []
-    found: list[str] = []
     get = nn.Module.__getattr__
 
     def watched(module: nn.Module, name: str) -> Any:
@@ -70,32 +120,54 @@ def _read_outside(model: nn.Module, blocks: Iterable[nn.Module], train: Callable
         block = block_of.get(module)
         if isinstance(value, nn.Parameter) and block is not None and block not in running and value in names:
             found.append(names[value])
+            return _shard(value)
         return value
 
-    handles = [
-        handle
-        for block in dict.fromkeys(block_of.values())
-        for handle in (
-            block.register_forward_pre_hook(lambda module, args: running.append(module)),
-            block.register_forward_hook(lambda module, args, output: running.remove(module), always_call=True),
-        )
-    ]
-    try:
-        with patch.object(nn.Module, "__getattr__", watched):
-            train()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return next(iter(found), None)
+    with ExitStack() as stack:
+        for block in dict.fromkeys(block_of.values()):
+            enter = block.register_forward_pre_hook(lambda module, args: running.append(module))
+            leave = block.register_forward_hook(lambda module, args, out: running.remove(module), always_call=True)
+            stack.callback(enter.remove)
+            stack.callback(leave.remove)
+        stack.enter_context(patch.object(nn.Module, "__getattr__", watched))
+        yield
 
 
-def _kept(model: nn.Module) -> tuple[str, str] | None:
-    """A parameter that a module also holds in a list or dictionary of its own, and where. RNNs keep theirs right."""
-    names = {weight: name for name, weight in model.named_parameters()}
-    for path, module in model.named_modules():
-        own = {} if isinstance(module, nn.RNNBase) else {k: v for k, v in vars(module).items() if k not in REGISTERED}
-        for attribute, value in own.items():
-            for tensor in tensors_of(value):
-                if isinstance(tensor, nn.Parameter) and tensor in names:
-                    return names[tensor], f"{path}.{attribute}".lstrip(".")
-    return None
+@contextmanager
+def _copied_inputs(blocks: Iterable[nn.Module]) -> Iterator[None]:
+    """Give blocks copies of the containers that they are called with."""
+    with ExitStack() as stack:
+        for block in blocks:
+            copied = block.register_forward_pre_hook(
+                lambda module, args, kwargs: map_tensors(lambda tensor: tensor, (args, kwargs)), with_kwargs=True
+            )
+            stack.callback(copied.remove)
+        yield
+
+
+def _kept(model: nn.Module, train: Loss) -> str | None:
+    """A parameter that the forward still reads once another one has its place in its module."""
+    names, others = {weight: name for name, weight in model.named_parameters()}, dict[nn.Parameter, nn.Parameter]()
+    for module in model.modules():
+        for key, weight in [*module._parameters.items()]:
+            if weight is not None:
+                others.setdefault(weight, nn.Parameter(weight.detach().clone(), weight.requires_grad))
+                setattr(module, key, others[weight])  # RNNs, which keep a list of them, look after it
+
+    @contextmanager
+    def lost(weights: Sequence[nn.Parameter]) -> Iterator[None]:
+        with torch.no_grad():
+            for weight in weights:
+                weight.fill_(math.nan)
+        yield
+        with torch.no_grad():
+            for weight in weights:
+                weight.copy_(others[weight])
+
+    read = [weight for weight in others if weight.is_floating_point()]
+    if not _matters(train, lost(read)):
+        return None
+    while len(read) > 1:
+        half = read[: len(read) // 2]
+        read = half if _matters(train, lost(half)) else read[len(half) :]
+    return names[read[0]]

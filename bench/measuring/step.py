@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from bench.errors import BenchError, RefusedError
+from bench.errors import BenchError, RefusedError, in_short
 from bench.levers import autocast
 from bench.measuring.batches import StepBatch, to_device
 from bench.measuring.building import blocks_of, built, seed_all
 from bench.measuring.control import out_of_memory, text_of
-from bench.measuring.optimizing import OptimizerFactory, check_closure, check_pieces, refuse_optimizer
+from bench.measuring.optimizing import OptimizerFactory, check_closure, check_pieces, no_new_hooks, refuse_optimizer
 from bench.measuring.reading import misread
 from bench.schema import Case
 from bench.strategies import LOOKS, Context, LossCheck, StepLoss, Strategy
@@ -145,9 +145,11 @@ class Trainer:
             _say_refused(strategy, error, None)
             raise
         self._make_optimizer = optimizer or workload.optimizer
+        self.steps_taken = 0
         if shapes != [weight.shape for weight in self.wrapped.parameters()]:
             check_pieces(self._make_optimizer, devices[0], strategy.name)
-        self.optimizer = self._with_optimizer(lambda: self._make_optimizer(self.wrapped.parameters()))
+        with no_new_hooks(self.wrapped, case, one_process=strategy.one_process):
+            self.optimizer = self._with_optimizer(lambda: self._make_optimizer(self.wrapped.parameters()))
         check_closure(self.optimizer)
         self._loss_scale = strategy.loss_scale(case)
         self._check: LossCheck | None = None
@@ -174,7 +176,7 @@ class Trainer:
                     reason = self._misread(batch)
             if reason is None:
                 raise
-            raise RefusedError(f"{reason} ({type(error).__name__}: {error})") from error
+            raise RefusedError(f"{reason} ({in_short(error)})") from error
 
     def _misread(self, batch: StepBatch) -> str | None:
         """What the forward reads in a way that this strategy does not allow, seen on a new model on one device."""
@@ -184,7 +186,11 @@ class Trainer:
         model = self._another_model()
         blocks = blocks_of(self.workload, model)
         return misread(
-            self.strategy, model, blocks, lambda: self.workload.loss(model(*args, **kwargs), targets), missed=False
+            self.strategy,
+            model,
+            blocks,
+            lambda: float(self.workload.loss(model(*args, **kwargs), targets)[0]),
+            missed=False,
         )
 
     def _another_model(self) -> nn.Module:
@@ -203,6 +209,7 @@ class Trainer:
                 (terms[0] * (self._loss_scale / batch.weight)).backward()  # type: ignore[no-untyped-call]
             total = terms.detach() if total is None else total + terms.detach()
         self._with_optimizer(self.optimizer.step)
+        self.steps_taken += 1
         assert total is not None
         return total
 
@@ -212,7 +219,7 @@ class Trainer:
             return act()
         except Exception as error:
             sharded = not self.strategy.whole_parameters and not self.strategy.one_process
-            if sharded and may_be_refused(error):
+            if sharded and not self.steps_taken and may_be_refused(error):
                 refuse_optimizer(error, self._make_optimizer, self._another_model, self.strategy.name)
             raise
 

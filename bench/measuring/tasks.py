@@ -13,17 +13,19 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import cycle
 
 import torch
 from torch import Tensor
 
 from bench import levers, strategies, workloads
-from bench.errors import BenchError
+from bench.errors import BenchError, RefusedError
 from bench.measuring.batches import StepBatch, make_batches
 from bench.measuring.control import Channel, Message, Plain
 from bench.measuring.place import Place, training_place
 from bench.measuring.step import Trainer, synchronize
+from bench.measuring.trials import ALONE, case_alone, refused_by_trial
 from bench.schema import Case, DeviceTrace
 from bench.workloads import DataSource, Workload
 
@@ -151,7 +153,24 @@ def measure(job: Job, channel: Channel) -> None:
         channel.phase("ready")
         channel.reply({})
         for command in channel.commands():
-            channel.reply(_obey(command, rounds, case, channel))
+            try:
+                channel.reply(_obey(command, rounds, case, channel))
+            except Exception as error:
+                if trainer.steps_taken or job.address is None:
+                    raise
+                reason = refused_by_trial(error, case, channel, partial(_step_alone, job, place))
+                if reason is None:
+                    raise
+                raise RefusedError(reason) from error
+
+
+def _step_alone(job: Job, place: Place) -> None:
+    """Take the first step of a timed launch on one device."""
+    workload, case, strategy = job.workload(), case_alone(job.case), strategies.registry.get(ALONE)
+    trainer = Trainer(
+        workload=workload, strategy=strategy, case=case, devices=place.devices[:1], mesh=None, seed=job.seed
+    )
+    trainer.step(make_batches(workload, strategy, case, job.source, rank=0, seed=job.seed, count=1)[0])
 
 
 def _obey(command: Message, rounds: Rounds, case: Case, channel: Channel) -> Message:

@@ -119,17 +119,15 @@ class Agreement:
             raise RefusedError(f"FSDP1 cannot gather {path} inside a transform of torch.func; use ddp")
         self._compare_events(path, needs_gradient=self._fsdp2 and bool(_inputs(args, kwargs)))
 
-    def _note(self, weights: Weights, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Remember where in the graph the gradient of each parameter of this block arrives; its inputs from here on."""
+    def _note(self, weights: Weights, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Remember where in the graph the gradient of each parameter of this block arrives."""
         if not torch.is_grad_enabled():
-            return None
+            return
         found = {name: getattr(owner, attribute) for name, (owner, attribute) in weights.items()}
         edges = {name: edge for name, weight in found.items() if (edge := edge_of(weight)) is not None}
         self._edges |= {edge: name for name, edge in edges.items()}
-        if self._arrivals is None:
-            return None
-        inputs = None if _transformed() else (args, kwargs)
-        return self._arrivals.watch({name: found[name] for name in edges}, inputs)
+        if self._arrivals is not None:
+            self._arrivals.watch({name: found[name] for name in edges}, _inputs(args, kwargs))
 
     def _stop(self) -> None:
         for handle in self._handles:

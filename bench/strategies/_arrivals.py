@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from torch import Tensor
-from torch.autograd import Function, Variable
+from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
-
-from bench.structure import map_tensors, tensors_of
 
 Compare: TypeAlias = Callable[[Sequence[bool], Sequence[str]], None]
 """Takes whether each parameter has a gradient, and their names; it raises where the ranks differ."""
+
+REDUCES = "RegisterPostBackwardFunctionBackward"
+"""The node in the graph at which FSDP2 reduces a block, between the block and what its inputs came from."""
 
 
 class Arrivals:
@@ -32,17 +33,16 @@ class Arrivals:
         self._arrived: set[str] = set()
         self._handles: dict[str, RemovableHandle] = {}
 
-    def watch(self, weights: Mapping[str, Tensor], inputs: Any) -> Any:
-        """In a unit's forward: the inputs that it takes. FSDP2 reduces once a backward pass has left them."""
+    def watch(self, weights: Mapping[str, Tensor], inputs: Iterable[Tensor]) -> None:
+        """In a unit's forward, with the inputs that need a gradient, as FSDP2 hands them on."""
         for name, weight in weights.items():
             if name not in self._handles and weight.is_leaf:
                 hook = partial(self._arrive, name)
                 self._handles[name] = weight.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-        needing = [tensor for tensor in tensors_of(inputs) if tensor.requires_grad]
-        if not needing:
-            return inputs
-        left = dict(zip(needing, _Leaving.apply(lambda: self._compare(weights), *needing), strict=True))
-        return map_tensors(lambda tensor: left.get(tensor, tensor), inputs)
+        # A hook on the inputs themselves is not called where a function's own backward gives them no gradient.
+        for node in {tensor.grad_fn for tensor in inputs}:
+            if type(node).__name__ == REDUCES:
+                node.register_prehook(lambda gradients: self._compare(weights))  # type: ignore[union-attr]
 
     def watch_end(self, loss: Tensor, names: Iterable[str]) -> None:
         """Before the backward pass: compare at its end too, where FSDP2 reduces what is left, in a later callback."""
@@ -68,21 +68,3 @@ class Arrivals:
         if self.reduces:
             ordered = list(names)
             self._compare_names([name in self._arrived for name in ordered], ordered)
-
-
-class _Leaving(Function):
-    """Hands its tensors on, and calls `leave` once the backward pass comes by, whether or not a gradient comes along.
-
-    FSDP2 puts the same in front of a block, see `RegisterPostBackwardFunction`; a hook on a tensor is not called then.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, leave: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.leave = leave
-        ctx.set_materialize_grads(False)
-        return tensors
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        ctx.leave()
-        return (None, *gradients)

@@ -72,6 +72,9 @@ SHARDS_READ = (
     "the forward reads the parameters of a block, or takes a gradient through it, while that block does not run, when "
     "they are shards; do that inside the block, or leave it out of the workload's blocks()"
 )
+WRITES_INPUT = (
+    "a block writes to its input in place, which FSDP2 hands it as a view; let it write to a copy (inplace=False)"
+)
 NO_DIMENSIONS = "it cannot shard a parameter without dimensions; give it the shape (1,), or use ddp"
 # What torch says of models that no FSDP can shard.
 FSDP_WORDS = {
@@ -95,6 +98,7 @@ FSDP_WORDS = {
     "only change requires_grad flags of leaf variables": (
         "the forward changes requires_grad of parameters, which FSDP1 replaces by views; set it in build(), or use ddp"
     ),
+    "of RegisterPostBackwardFunction": WRITES_INPUT,
     "methods or parameters of a script module": "it cannot shard a scripted model; build it without torch.jit",
     "Must flatten tensors with uniform dtype": "it cannot shard parameters of different types together; use one dtype",
 }

@@ -99,6 +99,8 @@ class Strategy(ABC):
     """The wrapped module takes the whole micro-batch from the host and splits it itself."""
     whole_parameters: ClassVar[bool] = True
     """While a forward runs, the model's `parameters()` are all there, and whole."""
+    copies_inputs: ClassVar[bool] = False
+    """A block is called with copies of the containers that its caller gives it."""
     ranks_must_agree: ClassVar[bool] = False
     """Ranks that do different things hang or abort; `loss_check` finds them, in the steps that it looks at."""
     options: ClassVar[tuple[Option, ...]] = ()

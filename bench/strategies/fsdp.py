@@ -34,6 +34,7 @@ class FSDP(Strategy):
     name = "fsdp"
     summary = "torch.distributed.fsdp.fully_shard (FSDP2)"
     whole_parameters = False
+    copies_inputs = True
     ranks_must_agree = True
     options = (RESHARD_AFTER_FORWARD, REDUCE_UNUSED)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from bench.workloads import Batch
 from tests.measuring.own_models import Net, PlainNet
@@ -112,44 +112,110 @@ class MissesAFile(PlainNet):
             return super().forward(x)
 
 
-class WithMuon(PlainNet):
+class MissesAKeyOnRank(PlainNet):
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            rank = dist.get_rank() if dist.is_initialized() else 0
+            return super().forward(x * {0: 1.0}[rank])
+
+
+class FixedBatch(PlainNet):
+    """It takes the four samples of the check on one device, and no piece of them."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x.view(4, 8))
+
+
+class SparseInTraining(PlainNet):
+    """What the parity check, in evaluation mode, does not see."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            output = super().forward(x)
+            return output.to_sparse() if self.training else output
+
+    def loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor]:
+        return super().loss(output.to_dense() if output.is_sparse else output, targets)
+
+
+class HarmlessOddities(SparseOutput):
+    """It keeps a weight that it does not read, and reads how many parameters it has: neither matters."""
+
+    class model(SparseOutput.model):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.without_decay = [self.head.bias]
+
+        def forward(self, x: Tensor) -> Any:
+            self.number = sum(1 for _ in self.parameters())
+            return super().forward(x)
+
+
+class WritesToAList(PlainNet):
+    """Blocks leave what they made in a list that they are given, as the halves of a U-Net do."""
+
+    class model(Net):  # noqa: N801
+        class block(nn.Sequential):  # noqa: N801
+            def forward(self, x: Tensor, skips: Any) -> Any:
+                skips.append(x)
+                return super().forward(x)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(self.block(nn.Linear(8, 8), nn.Tanh()) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Any:
+            skips: list[Tensor] = []
+            for layer in self.layers:
+                x = layer(x, skips)
+            return self.head(sum(skips, x))
+
+
+@dataclass
+class Counter:
+    """Where a model is in its forward."""
+
+    step: int = 0
+
+
+class CountsItsBlocks(PlainNet):
+    """Blocks count themselves in an object without tensors."""
+
+    class model(Net):  # noqa: N801
+        class block(nn.Sequential):  # noqa: N801
+            def forward(self, x: Tensor, counter: Counter) -> Any:
+                counter.step += 1
+                return super().forward(x) * counter.step
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(self.block(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Any:
+            counter = Counter()
+            for layer in self.layers:
+                x = layer(x, counter=counter)
+            return self.head(x)
+
+
+class WritesInPlace(PlainNet):
     class model(Net):  # noqa: N801
         def __init__(self) -> None:
             super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(2))
-            self.head = nn.Linear(8, 4, bias=False)
+            self.layers = nn.ModuleList(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8)) for _ in range(2))
 
-    def optimizer(self, parameters: Any) -> Any:
-        return torch.optim.Muon(list(parameters), lr=1e-3)
-
-
-class WithAdafactor(PlainNet):
-    def optimizer(self, parameters: Any) -> Any:
-        return torch.optim.Adafactor(parameters, lr=1e-3)
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x.clone())
 
 
-class FlatSGD(torch.optim.SGD):
-    """Takes plain tensors alone, as optimizers in C do."""
+class WholeNumbers(PlainNet):
+    """A weight in eight bits, as quantised models hold them."""
 
-    def step(self, closure: Any = None) -> Any:
-        assert not any(isinstance(weight, DTensor) for weight in self.param_groups[0]["params"])
-        return super().step(closure)
+    class model(Net):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.bits = nn.Parameter(torch.randint(-99, 99, (8, 8), dtype=torch.int8), requires_grad=False)
 
-
-class WithFlatSGD(PlainNet):
-    def optimizer(self, parameters: Any) -> Any:
-        return FlatSGD(parameters, lr=1e-3)
-
-
-class WithClosure(PlainNet):
-    def optimizer(self, parameters: Any) -> Any:
-        return torch.optim.LBFGS(list(parameters))
-
-
-class DecaysMatrices(PlainNet):
-    """Weight decay for matrices alone, as transformers are trained."""
-
-    def optimizer(self, parameters: Any) -> Any:
-        weights = list(parameters)
-        matrices, others = [w for w in weights if w.dim() > 1], [w for w in weights if w.dim() < 2]
-        return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}])
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x + x @ (self.bits.to(x.dtype) / 1000))

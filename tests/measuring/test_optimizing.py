@@ -25,6 +25,36 @@ class ClipsItsUpdate(torch.optim.SGD):
         return super().step(closure)
 
 
+class AddsNoise(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        for weight in self.param_groups[0]["params"]:
+            weight.grad += torch.randn_like(weight.grad)
+        return super().step(closure)
+
+
+class ClipsAllTogether(torch.optim.SGD):
+    """By the norm over all its parameters, which each rank would take over its own pieces."""
+
+    def step(self, closure: Any = None) -> Any:
+        nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 1.0)
+        return super().step(closure)
+
+
+class CentresKernels(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        for weight in self.param_groups[0]["params"]:
+            if weight.dim() > 2:
+                weight.grad -= weight.grad.mean(dim=(1, 2, 3), keepdim=True)
+        return super().step(closure)
+
+
+def decays(weights: Any, rate: float) -> torch.optim.Optimizer:
+    """Matrices and kernels alone, as ResNets are trained."""
+    listed = list(weights)
+    wide, narrow = [w for w in listed if w.dim() > 1], [w for w in listed if w.dim() < 2]
+    return torch.optim.SGD([{"params": wide, "weight_decay": rate}, {"params": narrow}], lr=0.1)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -45,18 +75,25 @@ def test_optimizers_that_take_each_number_by_itself_pass(make: Callable[[Any], A
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda weights: torch.optim.Adafactor(weights), "moves a matrix"),
-        (lambda weights: ClipsItsUpdate(weights, lr=0.1), "moves a matrix"),
-        (lambda weights: torch.optim.Muon(list(weights)), "does not take those"),
+        (lambda weights: torch.optim.Adafactor(weights), "moves these otherwise"),
+        (lambda weights: ClipsItsUpdate(weights, lr=0.1), "moves these otherwise"),
+        (lambda weights: ClipsAllTogether(weights, lr=0.1), "moves these otherwise"),
+        (lambda weights: CentresKernels(weights, lr=0.1), "moves these otherwise"),
+        (lambda weights: decays(weights, 1e-4), "moves these otherwise"),
+        (lambda weights: torch.optim.Muon([weight for weight in weights if weight.dim() == 2]), "does not take these"),
     ],
 )
 def test_optimizers_that_look_at_whole_parameters_are_refused(make: Callable[[Any], Any], why: str) -> None:
-    with pytest.raises(RefusedError, match=f"fsdp1 gives the optimizer flattened pieces .* the workload's {why}"):
+    with pytest.raises(RefusedError, match=f"fsdp1 gives the optimizer a flattened piece .* the workload's {why}"):
         check_pieces(make, CPU, "fsdp1")
 
 
 def test_nothing_is_said_of_an_optimizer_that_wants_other_parameters() -> None:
     check_pieces(lambda weights: torch.optim.SGD(list(weights)[3:], lr=0.1), CPU, "fsdp1")
+
+
+def test_nothing_is_said_of_an_optimizer_that_moves_otherwise_each_time() -> None:
+    check_pieces(lambda weights: AddsNoise(weights, lr=0.1), CPU, "fsdp1")
 
 
 def test_a_closure_is_asked_for_only_where_step_needs_one() -> None:

@@ -7,14 +7,13 @@ import pytest
 from bench.measuring.launch import time_case
 from bench.measuring.launcher import Launcher
 from bench.schema import PARITY_LIMIT
-from bench.strategies import registry
 from bench.workloads import Workload
 from tests.measuring import parting_models
 from tests.measuring import peculiar_models as models
 from tests.measuring.test_refusals import SHORT, checked, ids, job_of
 
 ONE_DEVICE = "one device takes these steps, {} does not ({}"
-KEPT = "keeps head.weight in a place of its own (of_head)"
+KEPT = "reads head.weight from a place of its own"
 
 
 @pytest.mark.parametrize(
@@ -24,6 +23,7 @@ KEPT = "keeps head.weight in a place of its own (of_head)"
         (models.NestedInput, "balanced_dp", "RuntimeError: "),
         (models.SparseInput, "dp", "NotImplementedError: Could not run 'aten::as_strided'"),
         (models.SparseOutput, "balanced_dp", "NotImplementedError: Could not run 'aten::as_strided'"),
+        (models.HarmlessOddities, "dp", "NotImplementedError: Could not run 'aten::as_strided'"),
     ],
     ids=ids,
 )
@@ -44,6 +44,10 @@ def test_what_only_torchs_error_tells_is_skipped_with_its_words(
         *((models.SparseInput, name) for name in ("ddp", "fsdp1")),
         *((models.SparseOutput, name) for name in ("ddp", "fsdp", "fsdp1")),
         *((models.ListsItsWeights, name) for name in ("ddp", "dp")),
+        *((models.WritesToAList, name) for name in ("ddp", "fsdp1")),
+        *((models.CountsItsBlocks, name) for name in ("ddp", "fsdp", "fsdp1")),
+        *((models.WritesInPlace, name) for name in ("ddp", "fsdp1")),
+        *((models.WholeNumbers, name) for name in ("single", "dp", "ddp")),
     ],
     ids=ids,
 )
@@ -63,13 +67,43 @@ def test_a_list_of_weights_that_shards_leave_behind_is_named(launcher: Launcher,
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp1"])
 @pytest.mark.parametrize(
     ("cls", "said"),
-    [(models.RaisesOnRank, "RuntimeError: a fault of rank 1"), (models.MissesAFile, "FileNotFoundError: ")],
+    [
+        (models.RaisesOnRank, "RuntimeError: a fault of rank 1"),
+        (models.MissesAKeyOnRank, "KeyError: 1"),
+        (models.MissesAFile, "FileNotFoundError: "),
+    ],
     ids=ids,
 )
 def test_a_fault_of_one_rank_stays_an_error(launcher: Launcher, strategy: str, cls: type[Workload], said: str) -> None:
     outcome = checked(launcher, job_of(cls, strategy, {})).outcome
     assert outcome.status == "error" and str(outcome.reason).startswith(said), outcome
     assert outcome.phase == "parity steps"
+
+
+@pytest.mark.parametrize("strategy", ["dp", "ddp", "fsdp"])
+def test_a_model_of_one_batch_size_is_a_fault_on_any_device(launcher: Launcher, strategy: str) -> None:
+    outcome = checked(launcher, job_of(models.FixedBatch, strategy, {})).outcome
+    assert outcome.status == "error" and "shape '[4, 8]' is invalid" in str(outcome.reason), outcome
+
+
+def test_what_fails_in_training_mode_alone_is_tried_when_timed(launcher: Launcher) -> None:
+    assert checked(launcher, job_of(models.SparseInTraining, "dp", {})).outcome.status == "ok"
+    outcome = time_case(launcher, job_of(models.SparseInTraining, "dp", {}, parity=False), 1, SHORT).outcome
+    assert (outcome.status, outcome.phase) == ("skipped", "warm-up"), outcome
+    assert ONE_DEVICE.format("dp", "NotImplementedError") in str(outcome.reason)
+
+
+@pytest.mark.parametrize(
+    ("cls", "why"),
+    [
+        (models.WritesToAList, "a block writes to a list, a dictionary or another container"),
+        (models.WritesInPlace, "a block writes to its input in place, which FSDP2 hands it as a view"),
+    ],
+    ids=ids,
+)
+def test_what_fsdp2_does_to_inputs_of_blocks_is_told(launcher: Launcher, cls: type[Workload], why: str) -> None:
+    outcome = checked(launcher, job_of(cls, "fsdp", {})).outcome
+    assert outcome.status == "skipped" and why in str(outcome.reason), outcome
 
 
 @pytest.mark.parametrize("strategy", ["dp", "balanced_dp", "ddp"])
@@ -88,42 +122,3 @@ def test_a_backward_that_gives_no_gradient_on_one_rank_is_seen(launcher: Launche
     outcome = checked(launcher, job_of(parting_models.GivesNoneByData, "fsdp", {})).outcome
     assert outcome.status == "skipped", outcome
     assert "layers.1.scale get one on rank 0 or on rank 1" in str(outcome.reason)
-
-
-@pytest.mark.parametrize(
-    ("cls", "strategy", "why"),
-    [
-        (models.WithMuon, "fsdp1", "does not take those (ValueError: Muon only supports 2D parameters"),
-        (models.WithAdafactor, "fsdp1", "% otherwise in two of them; use ddp, or"),
-        (models.WithFlatSGD, "fsdp", "the optimizer FlatSGD takes whole parameters, and not what fsdp makes of them"),
-        (models.DecaysMatrices, "fsdp1", "% otherwise in two of them; use ddp, or"),
-    ],
-    ids=ids,
-)
-def test_an_optimizer_that_wants_whole_parameters_is_skipped_when_timed(
-    launcher: Launcher, cls: type[Workload], strategy: str, why: str
-) -> None:
-    outcome = time_case(launcher, job_of(cls, strategy, {}, parity=False), 2, SHORT).outcome
-    assert outcome.status == "skipped" and why in str(outcome.reason), outcome
-
-
-@pytest.mark.parametrize(
-    ("cls", "strategy"),
-    [
-        (models.WithMuon, "ddp"),
-        (models.WithMuon, "fsdp"),
-        (models.WithAdafactor, "dp"),
-        (models.DecaysMatrices, "fsdp"),
-    ],
-    ids=ids,
-)
-def test_an_optimizer_is_timed_where_it_gets_whole_parameters(
-    launcher: Launcher, cls: type[Workload], strategy: str
-) -> None:
-    job = job_of(cls, strategy, {}, parity=False)
-    assert time_case(launcher, job, registry.get(strategy).world_size(job.case), SHORT).outcome.status == "ok"
-
-
-def test_an_optimizer_that_needs_a_closure_is_a_fault_of_the_workload(launcher: Launcher) -> None:
-    outcome = time_case(launcher, job_of(models.WithClosure, "ddp", {}, parity=False), 2, SHORT).outcome
-    assert outcome.status == "error" and "BenchError: LBFGS needs a closure" in str(outcome.reason), outcome

@@ -1,0 +1,70 @@
+"""Does one device take the steps that a strategy fails on? Tried by every rank, once all of them have failed alike.
+
+What one device takes and a strategy does not, the strategy cannot take. A fault of one rank alone is none of that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch.distributed as dist
+
+from bench import strategies
+from bench.errors import in_short
+from bench.measuring.control import Channel
+from bench.measuring.step import may_be_refused
+from bench.schema import Case
+
+ALONE = "single"
+PATIENCE_SECONDS = 3.0
+"""How long a rank that has failed waits for the others to do so as well."""
+
+
+def refused_by_trial(error: Exception, case: Case, channel: Channel, train_alone: Callable[[], object]) -> str | None:
+    """Why the strategy cannot take an own model whose steps ended by `error`; None where that is a fault.
+
+    train_alone: takes the same steps on one device, in the pieces that devices get (`case_alone`).
+    """
+    if case.strategy == ALONE or not may_be_refused(error) or not _all_failed_alike(error, case, channel):
+        return None
+    try:
+        with _without_group():
+            train_alone()
+    except Exception:
+        return None  # one device does not take them either
+    return f"one device takes these steps, {case.strategy} does not ({in_short(error)})"
+
+
+def case_alone(case: Case) -> Case:
+    """The case on one device that takes as many samples at a time as each of its devices, where they are equal."""
+    pieces = case.accumulation_steps * case.num_devices
+    steps = case.accumulation_steps if case.global_batch_size % pieces else pieces
+    return replace(case, strategy=ALONE, devices=case.devices[:1], settings=(), accumulation_steps=steps)
+
+
+def _all_failed_alike(error: Exception, case: Case, channel: Channel) -> bool:
+    """Whether every rank comes here, with an error of the same type."""
+    ranks = range(strategies.registry.get(case.strategy).world_size(case))
+    keys = [f"failed/{rank}" for rank in ranks]
+    kind = type(error).__name__
+    channel.store.set(f"failed/{channel.rank}", kind)
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not channel.store.check(keys):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return all(channel.store.get(key).decode() == kind for key in keys)
+
+
+@contextmanager
+def _without_group() -> Iterator[None]:
+    """As if there was no process group: a model that communicates would wait for ranks that do something else."""
+    group = dist.GroupMember.WORLD
+    dist.GroupMember.WORLD = None
+    try:
+        yield
+    finally:
+        dist.GroupMember.WORLD = group
