@@ -53,7 +53,9 @@ def diagnose(alone: OneDevice) -> Message:
     """`blame`: what is wrong with the model, and the remedy. `undecided`: why no verdict is possible. `refused`: why
     the strategy cannot take the model. Or nothing."""
     try:
-        blame = _not_finite(alone) or _other_weights(alone) or _other_samples(alone) or _writes_weights(alone)
+        blame = _not_finite(alone) or _other_weights(alone) or _other_samples(alone)
+        if blame is None and (written := _writes_weights(alone)):
+            return {"blame" if alone.strategy.whole_parameters else "refused": written}
         if blame is None and (reason := _random_forward(alone) or _coarse_weights(alone)):
             return {"undecided": reason}
         blame = blame or _no_sum(alone)
@@ -153,7 +155,8 @@ def _writes_weights(alone: OneDevice) -> str | None:
         return None
     return (
         f"the forward writes the model's own weights ({', '.join(written[:4])}), as a limit on their size does "
-        "(max_norm, clamping); replicas and shards do not keep that: write them in the optimizer's step"
+        "(max_norm, clamping); replicas and shards do not keep that, and ranks may each write something else: write "
+        "them in the optimizer's step"
     )
 
 

@@ -52,7 +52,7 @@ def misread(
     if strategy.whole_parameters:
         return None
     sharded, outside = not strategy.one_process, list[str]()
-    if sharded and _matters(train, _shards_outside(model, blocks, outside)):
+    if sharded and _matters(train, _shards_outside(model, blocks, outside)) and outside:
         return READS_OUTSIDE.format(name=outside[0])
     if (missed or not sharded) and _matters(train, _other_parameters(sharded)):
         return READS_PARAMETERS
@@ -63,19 +63,23 @@ def misread(
 
 
 def _matters(train: Loss, change: AbstractContextManager[object]) -> bool:
-    """Whether the loss is another one, or there is none, while something is changed."""
-    whole = _drawing_alike(train)
+    """Whether the loss is another one, or there is none, while something is changed. Not where it changes by itself."""
+    whole, again = _drawing_alike(train), _drawing_alike(train)
     with change:
         try:
             changed = _drawing_alike(train)
         except Exception:
             return True
-    return not (math.isclose(whole, changed, rel_tol=SAME) or (math.isnan(whole) and math.isnan(changed)))
+    return _same(whole, again) and not _same(whole, changed)
 
 
 def _drawing_alike(train: Loss) -> float:
     seed_all(0)
     return train()
+
+
+def _same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=SAME) or (math.isnan(one) and math.isnan(other))
 
 
 def _shard(weight: Tensor) -> Tensor:

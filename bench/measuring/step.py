@@ -189,7 +189,7 @@ class Trainer:
             self.strategy,
             model,
             blocks,
-            lambda: float(self.workload.loss(model(*args, **kwargs), targets)[0]),
+            lambda: self.workload.loss(model(*args, **kwargs), targets)[0].item(),
             missed=False,
         )
 

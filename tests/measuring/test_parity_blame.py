@@ -39,8 +39,7 @@ MODEL_TO_BLAME: list[tuple[type[Workload], str, str, str]] = [
     (blame_models.MeanLoss, "fsdp", "those of its 2 parts add up to", "the sum over samples, not a mean"),
     (blame_models.Coupled, "dp", "those of its 2 parts add up to", "couple the samples of a batch"),
     (parting_models.NoGradientByData, "fsdp1", "each batch of 4 in 2 parts, is", "are in a batch together"),
-    (rare_models.LimitedWeights, "dp", "writes the model's own weights (embedding.weight)", "in the optimizer's step"),
-    (rare_models.LimitedWeights, "fsdp", "writes the model's own weights", "in the optimizer's step"),
+    (rare_models.LimitedWeights, "ddp", "writes the model's own weights (embedding.weight)", "in the optimizer's step"),
     (blame_models.BreaksTheSearch, "ddp", "the search failed", "RuntimeError('built too often')"),
 ]
 RANDOM: list[tuple[type[Workload], str]] = [
@@ -83,6 +82,13 @@ def test_a_fault_of_the_model_is_told_as_such(
     reason = str(result.outcome.reason)
     assert result.outcome.status == "error" and reason.startswith("parity_error ")
     assert fact in reason and remedy in reason and STRATEGY_TO_BLAME not in reason
+
+
+@pytest.mark.parametrize("strategy", ["dp", "balanced_dp", "fsdp"])
+def test_weights_that_a_forward_writes_are_lost_by_replicas_and_shards(launcher: Launcher, strategy: str) -> None:
+    outcome = checked(launcher, job_of(rare_models.LimitedWeights, strategy)).outcome
+    assert (outcome.status, outcome.phase) == ("skipped", "cause of the miss"), outcome
+    assert "writes the model's own weights (embedding.weight)" in str(outcome.reason)
 
 
 @pytest.mark.parametrize("strategy", ["single", "ddp"])

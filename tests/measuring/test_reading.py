@@ -1,0 +1,126 @@
+"""A cause is named only where it matters: each suspect is brought about on one device, without workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from bench.measuring.reading import misread
+from bench.strategies import registry
+from tests.measuring.own_models import Net
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+def found(model: nn.Module, strategy: str, blocks: list[nn.Module] | None = None) -> str | None:
+    blocks = list(getattr(model, "layers", [])) if blocks is None else blocks
+    return misread(registry.get(strategy), model, blocks, lambda: model(X).double().sum().item(), missed=True)
+
+
+class Listed(Net):
+    """Reads its head through a list, and keeps a weight that it does not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_head, self.without_decay = [self.head.weight, self.head.bias], [self.layers[0][0].bias]
+
+    def forward(self, x: Tensor) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return nn.functional.linear(x, *self.of_head)
+
+
+class Enclosed(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        weight = self.head.weight
+        self.last: Callable[[Tensor], Tensor] = lambda x: x @ weight.T
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) + self.last(x)
+
+
+class Counts(Net):
+    def forward(self, x: Tensor) -> Any:
+        self.number = sum(1 for _ in self.parameters())
+        return super().forward(x).to(next(self.parameters()).dtype)
+
+
+class Sums(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) + sum(weight.sum() for weight in self.parameters())
+
+
+class Asks(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) * self.get_parameter("head.bias")
+
+
+class ChangesItself(Net):
+    forwards = 0
+
+    def forward(self, x: Tensor) -> Any:
+        self.forwards += 1
+        return super().forward(x) * self.forwards + sum(weight.sum() for weight in self.parameters())
+
+
+class Outside(Net):
+    """Reads a type there, which a shard has too, and then a weight."""
+
+    def forward(self, x: Tensor) -> Any:
+        x = x.to(self.layers[1][0].bias.dtype)
+        return super().forward(x @ self.layers[0][0].weight)
+
+
+class OutsideType(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x.to(self.layers[0][0].weight.dtype))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(8, 8), parametrizations.weight_norm(nn.Linear(8, 4))
+        self.other = nn.ParameterList([self.head.bias, nn.Parameter(torch.ones(4))])
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.lstm(x)[0]) * self.other[1]
+
+
+@pytest.mark.parametrize("strategy", ["dp", "fsdp", "fsdp1"])
+@pytest.mark.parametrize("model", [Net, Recurrent, ChangesItself, OutsideType])
+def test_nothing_is_found_where_nothing_matters(model: type[nn.Module], strategy: str) -> None:
+    assert found(model(), strategy) is None
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp1"])
+def test_shards_have_a_type_and_a_number(strategy: str) -> None:
+    assert found(Counts(), strategy) is None
+    assert "reads the model's own parameters()" in str(found(Counts(), "dp"))  # a replica has not even one
+
+
+@pytest.mark.parametrize("strategy", ["dp", "balanced_dp", "fsdp", "fsdp1"])
+@pytest.mark.parametrize("model", [Sums, Asks])
+def test_parameters_that_matter_are_found(model: type[nn.Module], strategy: str) -> None:
+    assert "reads the model's own parameters()" in str(found(model(), strategy))
+
+
+@pytest.mark.parametrize("strategy", ["dp", "fsdp", "fsdp1"])
+@pytest.mark.parametrize("model", [Listed, Enclosed])
+def test_a_weight_that_is_read_from_elsewhere_is_named(model: type[nn.Module], strategy: str) -> None:
+    assert "reads head.weight from a place of its own" in str(found(model(), strategy))
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp1"])
+def test_a_weight_that_is_read_while_its_block_does_not_run_is_found(strategy: str) -> None:
+    assert "while its block does not run" in str(found(Outside(), strategy))
+    assert found(Outside(), strategy, blocks=[]) is None
+
+
+def test_ddp_has_whole_parameters() -> None:
+    assert found(Sums(), "ddp") is None
