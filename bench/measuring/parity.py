@@ -80,18 +80,7 @@ def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
     channel.phase("process group")
     with training_place(case, job.backend, channel, job.timeout_seconds) as place:
         channel.phase(STRATEGY_STEPS)
-        try:
-            trained = train(job, place, way, rank=channel.rank, reference=False)
-        except Exception as error:
-            reason = None
-            if job.address is not None and not way.double:
-                alone_too = replace(job, case=case_alone(case))
-                steps = partial(train, alone_too, alone, way, rank=0, reference=False)
-                reason = refused_by_trial(error, case, channel, steps)
-            if reason is None:
-                raise
-            channel.phase(CAUSE)
-            raise RefusedError(reason) from error
+        trained = _train(job, place, channel, alone, way)
     compared: Message = {}
     if reference is not None:
         compared = _compare(reference, trained.weights)
@@ -101,6 +90,21 @@ def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
             compared = {**compared, **_cause(job, alone_job, alone, way, reference, trained.weights)}
     shares: Message = {"seen": list(trained.seen), "expected": list(trained.expected)}
     channel.reply({**compared, **shares, "double": way.double})
+
+
+def _train(job: Job, place: Place, channel: Channel, alone: Place, way: Way) -> Trained:
+    """Train the strategy; RefusedError where it fails on what one device (`alone`) takes."""
+    try:
+        return train(job, place, way, rank=channel.rank, reference=False)
+    except Exception as error:
+        if way.double or job.address is None:  # in float64 it is taken again in float32; the suite's own all take
+            raise
+        steps = partial(train, replace(job, case=case_alone(job.case)), alone, way, rank=0, reference=False)
+        reason = refused_by_trial(error, job.case, channel, steps)
+        if reason is None:
+            raise
+        channel.phase(CAUSE)
+        raise RefusedError(reason) from error
 
 
 def _cause(

@@ -23,6 +23,7 @@ from bench.measuring.batches import StepBatch, to_device
 from bench.measuring.building import blocks_of, built, seed_all
 from bench.measuring.control import out_of_memory, text_of
 from bench.measuring.optimizing import OptimizerFactory, check_closure, check_pieces, no_new_hooks, refuse_optimizer
+from bench.measuring.place import without_group
 from bench.measuring.reading import misread
 from bench.schema import Case
 from bench.strategies import LOOKS, Context, LossCheck, StepLoss, Strategy
@@ -172,7 +173,10 @@ class Trainer:
             _say_refused(self.strategy, error, self.wrapped)
             reason = None
             if may_be_refused(error):
-                with suppress(Exception):  # it fails on one device too, or the search does: that hides no error
+                with (
+                    suppress(Exception),
+                    without_group(),
+                ):  # it fails on one device too, or the search does: that hides no error
                     reason = self._misread(batch)
             if reason is None:
                 raise

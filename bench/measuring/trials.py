@@ -6,15 +6,13 @@ What one device takes and a strategy does not, the strategy cannot take. A fault
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-
-import torch.distributed as dist
 
 from bench import strategies
 from bench.errors import in_short
 from bench.measuring.control import Channel
+from bench.measuring.place import without_group
 from bench.measuring.step import may_be_refused
 from bench.schema import Case
 
@@ -31,7 +29,7 @@ def refused_by_trial(error: Exception, case: Case, channel: Channel, train_alone
     if case.strategy == ALONE or not may_be_refused(error) or not _all_failed_alike(error, case, channel):
         return None
     try:
-        with _without_group():
+        with without_group():
             train_alone()
     except Exception:
         return None  # one device does not take them either
@@ -57,14 +55,3 @@ def _all_failed_alike(error: Exception, case: Case, channel: Channel) -> bool:
             return False
         time.sleep(0.02)
     return all(channel.store.get(key).decode() == kind for key in keys)
-
-
-@contextmanager
-def _without_group() -> Iterator[None]:
-    """As if there was no process group: a model that communicates would wait for ranks that do something else."""
-    group = dist.GroupMember.WORLD
-    dist.GroupMember.WORLD = None
-    try:
-        yield
-    finally:
-        dist.GroupMember.WORLD = group
