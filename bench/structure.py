@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def map_tensors(function: Callable[[Tensor], Any], structure: Any) -> Any:
@@ -57,6 +57,12 @@ def with_tensors(structure: Any, tensors: Iterable[Any]) -> Any:
     """A copy of `structure` with its tensors replaced, in order."""
     replacements = iter(tensors)
     return map_tensors(lambda _: next(replacements), structure)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile has wrapped a module, or `module.compile()` was called: hooks are compiled with it."""
+    wrapped = type(module).__name__ == "OptimizedModule"
+    return wrapped or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def samples_in(structure: Any) -> int:

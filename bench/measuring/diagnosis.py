@@ -203,7 +203,7 @@ def _misread(alone: OneDevice) -> str | None:
     """What the forward reads in a way that the strategy does not allow."""
     trainer, batch = alone.trainer(), alone.batches(1)[0].micro_batches[0]
     blocks = blocks_of(alone.job.workload(), trainer.model)
-    return misread(alone.strategy, trainer.model, blocks, lambda: trainer.loss_sum(batch), missed=True)
+    return misread(alone.strategy, trainer.model, blocks, lambda: trainer.loss(batch))
 
 
 def _apart(whole: float, *parts: float) -> float:

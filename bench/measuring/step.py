@@ -189,13 +189,7 @@ class Trainer:
         args, kwargs, targets = to_device(batch.micro_batches[0], self.devices[0])
         model = self._another_model()
         blocks = blocks_of(self.workload, model)
-        return misread(
-            self.strategy,
-            model,
-            blocks,
-            lambda: self.workload.loss(model(*args, **kwargs), targets)[0].item(),
-            missed=False,
-        )
+        return misread(self.strategy, model, blocks, lambda: self.workload.loss(model(*args, **kwargs), targets)[0])
 
     def _another_model(self) -> nn.Module:
         """A new one, whole, on one device."""
@@ -258,7 +252,11 @@ class Trainer:
     def loss_sum(self, batch: Batch) -> float:
         """The loss of a micro-batch, summed; nothing is trained."""
         with torch.no_grad():
-            return float(self._forward(batch)[0])
+            return float(self.loss(batch))
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The same with its graph."""
+        return self._forward(batch)[0]
 
     @property
     def model(self) -> nn.Module:

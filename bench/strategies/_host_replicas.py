@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from bench.structure import samples_in, split_structure, tensors_of, with_tensors
 
@@ -33,8 +34,10 @@ class Replica:
     """
 
     def __init__(self, module: nn.Module, own_buffers: bool) -> None:
-        copies = {parameter: _leaf_copy(parameter) for parameter in module.parameters()}
-        self.leaves: list[Tensor] = list(copies.values())
+        leaves = {parameter: _leaf_copy(parameter) for parameter in module.parameters()}
+        self.leaves: list[Tensor] = list(leaves.values())
+        # Views, since what torch broadcasts are no leaves either: their requires_grad cannot be changed.
+        copies = {parameter: leaf.view_as(leaf) for parameter, leaf in leaves.items()}
         self._outputs: list[Tensor] = []
         clones = {child: _empty_clone(child) for child in module.modules()}
         for original, clone in clones.items():
@@ -122,10 +125,13 @@ class _Join(torch.autograd.Function):
 
 
 def check_gatherable(output: Any) -> None:
-    """TypeError for an output that torch's gather cannot join: it takes tensors and None in tuples, lists and dicts."""
+    """TypeError for an output that torch's gather cannot join: it takes tensors and None in tuples, lists and dicts.
+
+    It joins the parts of packed sequences to one that makes no sense.
+    """
     if isinstance(output, dict):
         output = list(output.values())
-    if isinstance(output, (tuple, list)):
+    if isinstance(output, (tuple, list)) and not isinstance(output, PackedSequence):
         for item in output:
             check_gatherable(item)
     elif output is not None and not isinstance(output, Tensor):

@@ -15,7 +15,7 @@ from bench.errors import RefusedError
 from bench.schema import Case
 from bench.strategies._graph import edge_of, edges_behind
 from bench.strategies.base import Context, LossCheck, Option, StepLoss, Strategy
-from bench.structure import map_tensors, tensors_of
+from bench.structure import is_compiled, map_tensors, tensors_of
 
 LOSS_ON = Option(
     name="loss_on",
@@ -131,7 +131,7 @@ def replica_refusal(error: Exception, name: str) -> str | None:
 
 def _compiled_refusal(error: Exception, wrapped: nn.Module | None) -> str | None:
     """Why replicas of compiled modules fail; None where the model holds none, or fails otherwise."""
-    compiled = wrapped is not None and any(type(module).__name__ == "OptimizedModule" for module in wrapped.modules())
+    compiled = wrapped is not None and any(map(is_compiled, wrapped.modules()))
     if not compiled or not (isinstance(error, AttributeError) or "RecursionError" in f"{type(error)}{error}"):
         return None
     return (

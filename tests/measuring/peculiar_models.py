@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
 from bench.workloads import Batch
 from tests.measuring.own_models import Net, PlainNet
@@ -219,3 +220,25 @@ class WholeNumbers(PlainNet):
 
         def forward(self, x: Tensor) -> Any:
             return super().forward(x + x @ (self.bits.to(x.dtype) / 1000))
+
+
+class TogglesGradients(PlainNet):
+    """Trains its head on what it is given, and all before it through a head that is frozen meanwhile."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            for layer in self.layers:
+                x = layer(x)
+            self.head.requires_grad_(False)
+            through = self.head(x)
+            self.head.requires_grad_(True)
+            return through + self.head(x.detach())
+
+
+class PackedOutput(PlainNet):
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return pack_sequence(list(super().forward(x).unsqueeze(1)))
+
+    def loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor]:
+        return super().loss(pad_packed_sequence(output, batch_first=True)[0].squeeze(1), targets)

@@ -19,7 +19,7 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
 def found(model: nn.Module, strategy: str, blocks: list[nn.Module] | None = None) -> str | None:
     blocks = list(getattr(model, "layers", [])) if blocks is None else blocks
-    return misread(registry.get(strategy), model, blocks, lambda: model(X).double().sum().item(), missed=True)
+    return misread(registry.get(strategy), model, blocks, lambda: model(X).double().square().sum())
 
 
 class Listed(Net):
@@ -82,6 +82,18 @@ class OutsideType(Net):
         return super().forward(x.to(self.layers[0][0].weight.dtype))
 
 
+class Toggles(Net):
+    """Its loss is the same without parameters(), its gradients are not."""
+
+    def forward(self, x: Tensor) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        self.head.requires_grad_(False)
+        through = self.head(x)
+        self.head.requires_grad_(True)
+        return through + self.head(x.detach())
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -114,6 +126,10 @@ def test_parameters_that_matter_are_found(model: type[nn.Module], strategy: str)
 @pytest.mark.parametrize("model", [Listed, Enclosed])
 def test_a_weight_that_is_read_from_elsewhere_is_named(model: type[nn.Module], strategy: str) -> None:
     assert "reads head.weight from a place of its own" in str(found(model(), strategy))
+
+
+def test_gradients_count_too() -> None:
+    assert "reads the model's own parameters()" in str(found(Toggles(), "dp"))
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "fsdp1"])

@@ -217,7 +217,7 @@ def test_a_miss_for_reading_parameters_that_are_not_whole_says_so(
 ) -> None:
     outcome = checked(launcher, job_of(own_models.ScaledByItsNorm, strategy, settings)).outcome
     assert (outcome.status, outcome.phase) == ("skipped", "cause of the miss"), outcome
-    assert "not whole under this strategy" in str(outcome.reason) and "is above 0.0001" in str(outcome.reason)
+    assert "under this strategy: a replica" in str(outcome.reason) and "is above 0.0001" in str(outcome.reason)
 
 
 @pytest.mark.parametrize("strategy", ["single", "dp", "ddp", "fsdp"])

@@ -47,6 +47,8 @@ def test_what_only_torchs_error_tells_is_skipped_with_its_words(
         *((models.WritesToAList, name) for name in ("ddp", "fsdp1")),
         *((models.CountsItsBlocks, name) for name in ("ddp", "fsdp", "fsdp1")),
         *((models.WritesInPlace, name) for name in ("ddp", "fsdp1")),
+        *((models.TogglesGradients, name) for name in ("ddp", "fsdp")),
+        *((models.PackedOutput, name) for name in ("ddp", "fsdp", "fsdp1")),
         *((models.WholeNumbers, name) for name in ("single", "dp", "ddp")),
     ],
     ids=ids,
@@ -78,6 +80,18 @@ def test_a_fault_of_one_rank_stays_an_error(launcher: Launcher, strategy: str, c
     outcome = checked(launcher, job_of(cls, strategy, {})).outcome
     assert outcome.status == "error" and str(outcome.reason).startswith(said), outcome
     assert outcome.phase == "parity steps"
+
+
+def test_freezing_in_the_forward_is_lost_on_replicas(launcher: Launcher) -> None:
+    outcome = checked(launcher, job_of(models.TogglesGradients, "dp", {})).outcome
+    assert outcome.status == "skipped" and "reads the model's own parameters()" in str(outcome.reason), outcome
+
+
+def test_packed_sequences_are_not_gathered(launcher: Launcher) -> None:
+    outcome = checked(launcher, job_of(models.PackedOutput, "dp", {})).outcome
+    assert outcome.status == "skipped", outcome
+    assert "cannot gather an output of type PackedSequence" in str(outcome.reason)
+    assert checked(launcher, job_of(models.PackedOutput, "dp", {"loss_on": "replica"})).outcome.status == "ok"
 
 
 @pytest.mark.parametrize("strategy", ["dp", "ddp", "fsdp"])
