@@ -34,7 +34,15 @@ class ResultsError(BenchError):
     """A results file that cannot be read or written. The message names the file."""
 
 
+def text_of(error: BaseException) -> str:
+    """The error's message; some have none that can be printed."""
+    try:
+        return str(error)
+    except Exception as second:
+        return f"(its message cannot be printed: {type(second).__name__})"
+
+
 def in_short(error: BaseException) -> str:
     """An error in one line: its type, and how its message begins. Some of torch's are pages long."""
-    first = next(iter(str(error).splitlines()), "")
+    first = next(iter(text_of(error).splitlines()), "")
     return f"{type(error).__name__}: {first[:MOST_QUOTED]}{'...' * (len(first) > MOST_QUOTED)}".removesuffix(": ")

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from bench.errors import RefusedError
+from bench.errors import BenchError, RefusedError, text_of
 
 LOOPBACK = "127.0.0.1"
 FOREVER = timedelta(days=7)
@@ -29,6 +29,9 @@ MOST_CHARACTERS = 64 * 1024
 
 # What the host allocator and oneDNN say when memory runs out; CUDA has its own exception.
 HOST_MEMORY_WORDS = ("can't allocate memory", "could not create a primitive", "not enough memory")
+
+# Named in what torch raises where a peer is lost, or a device fails.
+MACHINE_WORDS = ("gloo", "NCCL", "CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +120,6 @@ class Channel:
         )
 
 
-def text_of(error: BaseException) -> str:
-    """The error's message; some have none that can be printed."""
-    try:
-        return str(error)
-    except Exception as second:
-        return f"(its message cannot be printed: {type(second).__name__})"
-
-
 def _traceback(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error))
@@ -145,6 +140,17 @@ def out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(words in text_of(error) for words in HOST_MEMORY_WORDS)
+
+
+def may_be_refused(error: Exception) -> bool:
+    """Whether a strategy that cannot take a model may fail so: not where memory, a peer, a device or a file failed."""
+    return not isinstance(error, BenchError) and not of_machine(error)
+
+
+def of_machine(error: Exception) -> bool:
+    """Whether memory ran out, or a peer, a device or a file failed: no model is the cause of that."""
+    torn = isinstance(error, RuntimeError) and any(words in text_of(error) for words in MACHINE_WORDS)
+    return torn or isinstance(error, OSError) or out_of_memory(error)
 
 
 class Control:

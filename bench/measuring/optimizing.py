@@ -6,16 +6,18 @@ The parity check does not show it, since its steps are plain SGD.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from bench.errors import BenchError, RefusedError, in_short
-from bench.schema import Case
 
+WORKS_IN_HOOKS = (
+    "the optimizer works in hooks on parameters, which {strategy} calls before the ranks' gradients are averaged, or "
+    "never; let it work in step(), or use fsdp or dp"
+)
 OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 STEPS = 3
@@ -35,19 +37,8 @@ def check_closure(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-@contextmanager
-def no_new_hooks(wrapped: nn.Module, case: Case, *, one_process: bool) -> Iterator[None]:
-    """RefusedError where an optimizer that is made in the block works in hooks, before ranks average gradients."""
-    before = _hooks(wrapped)
-    yield
-    if _hooks(wrapped) > before and case.num_devices > 1 and not one_process:
-        raise RefusedError(
-            f"the optimizer works in hooks on parameters, which {case.strategy} calls before the ranks' gradients are "
-            "averaged, or never; let it work in step(), or use dp"
-        )
-
-
-def _hooks(wrapped: nn.Module) -> int:
+def number_of_hooks(wrapped: nn.Module) -> int:
+    """Hooks on the gradients of parameters. An optimizer that adds some works while the backward pass runs."""
     kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
     return sum(len(getattr(weight, kind, None) or ()) for weight in wrapped.parameters() for kind in kinds)
 
@@ -83,9 +74,10 @@ def refuse_optimizer(error: Exception, make: OptimizerFactory, build: Callable[[
     try:
         model = build()
         optimizer = make(model.parameters())
-        for weight in model.parameters():
-            weight.grad = torch.ones_like(weight) if weight.requires_grad else None
-        optimizer.step()
+        for _ in range(STEPS):
+            for weight in model.parameters():
+                weight.grad = torch.ones_like(weight) if weight.requires_grad else None
+            optimizer.step()
     except Exception:
         return  # it fails on whole parameters too
     raise RefusedError(

@@ -99,8 +99,10 @@ def _train(job: Job, place: Place, channel: Channel, alone: Place, way: Way) -> 
     except Exception as error:
         if way.double or job.address is None:  # in float64 it is taken again in float32; the suite's own all take
             raise
-        steps = partial(train, replace(job, case=case_alone(job.case)), alone, way, rank=0, reference=False)
-        reason = refused_by_trial(error, job.case, channel, steps)
+        one = replace(job, case=case_alone(job.case))
+        reason = refused_by_trial(
+            error, job.case, channel, lambda: (parity_trainer(one, alone, way), parity_batches(one, way, rank=0))
+        )
         if reason is None:
             raise
         channel.phase(CAUSE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 from unittest.mock import patch
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.measuring.building import seed_all
+from bench.measuring.control import of_machine
 from bench.strategies import Strategy
 from bench.structure import is_compiled, map_tensors
 
@@ -39,8 +41,17 @@ WRITES_CONTAINERS = (
 )
 
 Loss: TypeAlias = Callable[[], Tensor]
-SAME, TINY = 1e-6, 1e-12
-"""Relative and absolute difference of two figures of the same samples and weights."""
+SAME = {torch.float64: 1e-6}
+"""Relative difference of two figures of the same samples and weights; 1e-4 in other types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a forward and backward pass gave. share: of all gradients together, below which a difference is rounding."""
+
+    loss: float
+    norms: list[float]
+    share: float
 
 
 def misread(strategy: Strategy, model: nn.Module, blocks: Sequence[nn.Module], train: Loss) -> str | None:
@@ -52,18 +63,21 @@ def misread(strategy: Strategy, model: nn.Module, blocks: Sequence[nn.Module], t
     if strategy.whole_parameters or any(map(is_compiled, model.modules())):
         return None
     figures = partial(_figures, [*model.parameters()], train)
-    sharded, outside = not strategy.one_process, list[str]()
-    if sharded and _matters(figures, _shards_outside(model, blocks, outside)) and outside:
+    sharded, outside, whole = not strategy.one_process, list[str](), figures()
+    if not _same(whole, figures()):
+        return None
+    if sharded and _matters(figures, whole, _shards_outside(model, blocks, outside)) and outside:
         return READS_OUTSIDE.format(name=outside[0])
-    if any(_matters(figures, _other_parameters(part)) for part in ((0, 1) if sharded else (None,))):
+    views = [partial(_shard, rank) for rank in (0, 1)] if sharded else [None]
+    if any(_matters(figures, whole, _other_parameters(model, blocks, view)) for view in views):
         return READS_PARAMETERS
-    if strategy.copies_inputs and _matters(figures, _copied_inputs(blocks)):
+    if strategy.copies_inputs and _matters(figures, whole, _copied_inputs(blocks)):
         return WRITES_CONTAINERS
-    name = _kept(model, figures)
+    name = _kept(model, train)
     return None if name is None else KEEPS.format(name=name)
 
 
-def _figures(parameters: Sequence[nn.Parameter], train: Loss) -> list[float]:
+def _figures(parameters: Sequence[nn.Parameter], train: Loss) -> Figures:
     """The loss, and the norms of the gradients of these parameters, drawing the same random numbers each time."""
     seed_all(0)
     for parameter in parameters:
@@ -71,82 +85,94 @@ def _figures(parameters: Sequence[nn.Parameter], train: Loss) -> list[float]:
     loss = train()
     if loss.requires_grad:
         loss.backward()  # type: ignore[no-untyped-call]
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return [loss.item(), *(gradient.to_dense().norm().item() for gradient in gradients)]
+    norms = [0.0 if each.grad is None else each.grad.to_dense().norm().item() for each in parameters]
+    return Figures(loss=loss.item(), norms=norms, share=SAME.get(parameters[0].dtype, 1e-4) if parameters else 1e-4)
 
 
-def _matters(figures: Callable[[], list[float]], change: AbstractContextManager[object]) -> bool:
-    """Whether the figures are others, or there are none, while something is changed. Not where they change anyway."""
-    whole, again = figures(), figures()
+def _matters(figures: Callable[[], Figures], whole: Figures, change: AbstractContextManager[object]) -> bool:
+    """Whether the figures are not those of the whole model, or there are none, while something is changed."""
     with change:
         try:
             changed = figures()
-        except Exception:
+        except Exception as error:
+            if of_machine(error):
+                raise
             return True
-    return _same(whole, again) and not _same(whole, changed)
+    return not _same(whole, changed)
 
 
-def _same(ones: Sequence[float], others: Sequence[float]) -> bool:
-    return len(ones) == len(others) and all(
-        math.isclose(one, other, rel_tol=SAME, abs_tol=TINY) or (math.isnan(one) and math.isnan(other))
-        for one, other in zip(ones, others, strict=True)
-    )
+def _same(one: Figures, other: Figures) -> bool:
+    """A norm counts beside that of all gradients: some are rounding and nothing else."""
+    allowed = one.share * math.hypot(*one.norms)
+    losses = math.isclose(one.loss, other.loss, rel_tol=one.share) or (math.isnan(one.loss) and math.isnan(other.loss))
+    return losses and all(not abs(a - b) > allowed for a, b in zip(one.norms, other.norms, strict=True))
 
 
-def _shard(weight: Tensor, rank: int) -> Tensor:
+def _shard(rank: int, weight: Tensor) -> Tensor:
     """What a rank of two holds of a parameter, or has in the place of one: half of it, without a gradient."""
-    half = weight.numel() // 2
-    return weight.detach().flatten()[half:] if rank else weight.detach().flatten()[:half]
+    return weight.detach().flatten().tensor_split(2)[rank]
 
 
 @contextmanager
-def _other_parameters(rank: int | None) -> Iterator[None]:
-    """Let modules find the shards of a rank in their parameters(); None: no parameters, as those of replicas do."""
-    named, get, state = nn.Module.named_parameters, nn.Module.get_parameter, nn.Module.state_dict
+def _away(model: nn.Module, blocks: Sequence[nn.Module]) -> Iterator[Callable[[Any], bool]]:
+    """Tells whether a parameter is a shard at this moment: its block does not run, forward or backward."""
+    # Inner blocks come before those around them, and own what is in them.
+    block_of = {weight: block for block in reversed(blocks) for weight in block.parameters()}
+    running: list[nn.Module] = []
 
-    def named_parameters(module: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
-        if rank is not None:
-            yield from ((name, _shard(weight, rank)) for name, weight in named(module, *args, **kwargs))
+    def away(weight: Any) -> bool:
+        in_backward = torch._C._current_graph_task_id() != -1  # a checkpoint runs it again, on whole parameters
+        return weight in block_of and block_of[weight] not in running and not in_backward
 
-    def get_parameter(module: nn.Module, target: str) -> Tensor:
-        if rank is None:
-            raise AttributeError(f"`{target}` is not an nn.Parameter")
-        return _shard(get(module, target), rank)
+    with ExitStack() as stack:
+        for block in blocks:
+            enter = block.register_forward_pre_hook(lambda module, args: running.append(module), prepend=True)
+            leave = block.register_forward_hook(lambda module, args, out: running.remove(module), always_call=True)
+            stack.callback(enter.remove)
+            stack.callback(leave.remove)
+        yield away
 
-    def state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        found = {} if rank is None else state(module, *args, **kwargs)
-        return {name: _shard(value, rank or 0) for name, value in found.items()}
 
-    with (
-        patch.object(nn.Module, "named_parameters", named_parameters),
-        patch.object(nn.Module, "get_parameter", get_parameter),
-        patch.object(nn.Module, "state_dict", state_dict),
-    ):
+@contextmanager
+def _other_parameters(
+    model: nn.Module, blocks: Sequence[nn.Module], view: Callable[[Tensor], Tensor] | None
+) -> Iterator[None]:
+    """Let modules find in their parameters() a view of those that are away; None: no parameters, as replicas do."""
+    named, get = nn.Module.named_parameters, nn.Module.get_parameter
+
+    with _away(model, blocks) as away, ExitStack() as stack:
+
+        def seen(weight: Any) -> Any:
+            return view(weight) if view is not None and away(weight) else weight
+
+        def named_parameters(module: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Any]]:
+            if view is not None:
+                yield from ((name, seen(weight)) for name, weight in named(module, *args, **kwargs))
+
+        def get_parameter(module: nn.Module, target: str) -> Any:
+            if view is None:
+                raise AttributeError(f"`{target}` is not an nn.Parameter")
+            return seen(get(module, target))
+
+        stack.enter_context(patch.object(nn.Module, "named_parameters", named_parameters))
+        stack.enter_context(patch.object(nn.Module, "get_parameter", get_parameter))
         yield
 
 
 @contextmanager
-def _shards_outside(model: nn.Module, blocks: Iterable[nn.Module], found: list[str]) -> Iterator[None]:
+def _shards_outside(model: nn.Module, blocks: Sequence[nn.Module], found: list[str]) -> Iterator[None]:
     """Let who reads a block's parameter while that block does not run get a shard; `found` gets its name."""
-    names = {weight: name for name, weight in model.named_parameters()}
-    block_of = {module: block for block in blocks for module in block.modules()}
-    running: list[nn.Module] = []
-    get = nn.Module.__getattr__
+    names, get = {weight: name for name, weight in model.named_parameters()}, nn.Module.__getattr__
 
-    def watched(module: nn.Module, name: str) -> Any:
-        value = get(module, name)
-        block = block_of.get(module)
-        if isinstance(value, nn.Parameter) and block is not None and block not in running and value in names:
-            found.append(names[value])
-            return _shard(value, 0)
-        return value
+    with _away(model, blocks) as away, ExitStack() as stack:
 
-    with ExitStack() as stack:
-        for block in dict.fromkeys(block_of.values()):
-            enter = block.register_forward_pre_hook(lambda module, args: running.append(module))
-            leave = block.register_forward_hook(lambda module, args, out: running.remove(module), always_call=True)
-            stack.callback(enter.remove)
-            stack.callback(leave.remove)
+        def watched(module: nn.Module, name: str) -> Any:
+            value = get(module, name)
+            if not isinstance(value, nn.Parameter) or not away(value):
+                return value
+            found.append(names.get(value, name))
+            return _shard(0, value)
+
         stack.enter_context(patch.object(nn.Module, "__getattr__", watched))
         yield
 
@@ -163,13 +189,14 @@ def _copied_inputs(blocks: Iterable[nn.Module]) -> Iterator[None]:
         yield
 
 
-def _kept(model: nn.Module, figures: Callable[[], list[float]]) -> str | None:
+def _kept(model: nn.Module, train: Loss) -> str | None:
     """A parameter that the forward still reads once another one has its place in its module."""
     names, others = {weight: name for name, weight in model.named_parameters()}, dict[nn.Parameter, nn.Parameter]()
     for module in model.modules():
         for key, weight in [*module._parameters.items()]:
             if weight is not None:
-                others.setdefault(weight, nn.Parameter(weight.detach().clone(), weight.requires_grad))
+                if weight not in others:
+                    others[weight] = nn.Parameter(weight.detach().clone(), weight.requires_grad)
                 setattr(module, key, others[weight])  # RNNs, which keep a list of them, look after it
 
     @contextmanager
@@ -182,10 +209,11 @@ def _kept(model: nn.Module, figures: Callable[[], list[float]]) -> str | None:
             for weight in weights:
                 weight.copy_(others[weight])
 
-    read = [weight for weight in others if weight.is_floating_point()]
-    if not _matters(figures, lost(read)):
+    figures = partial(_figures, [*others.values()], train)
+    read, whole = [weight for weight in others if weight.is_floating_point() or weight.is_complex()], figures()
+    if not _matters(figures, whole, lost(read)):
         return None
     while len(read) > 1:
         half = read[: len(read) // 2]
-        read = half if _matters(figures, lost(half)) else read[len(half) :]
+        read = half if _matters(figures, whole, lost(half)) else read[len(half) :]
     return names[read[0]]

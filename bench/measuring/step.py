@@ -9,7 +9,6 @@ unequal shards and chunks train exactly what one device trains.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,22 +16,27 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from bench.errors import BenchError, RefusedError, in_short
+from bench.errors import BenchError, RefusedError
 from bench.levers import autocast
 from bench.measuring.batches import StepBatch, to_device
 from bench.measuring.building import blocks_of, built, seed_all
-from bench.measuring.control import out_of_memory, text_of
-from bench.measuring.optimizing import OptimizerFactory, check_closure, check_pieces, no_new_hooks, refuse_optimizer
+from bench.measuring.control import may_be_refused
+from bench.measuring.optimizing import (
+    STEPS,
+    WORKS_IN_HOOKS,
+    OptimizerFactory,
+    check_closure,
+    check_pieces,
+    number_of_hooks,
+    refuse_optimizer,
+)
 from bench.measuring.place import without_group
-from bench.measuring.reading import misread
 from bench.schema import Case
 from bench.strategies import LOOKS, Context, LossCheck, StepLoss, Strategy
 from bench.structure import samples_in, tensors_of, with_tensors
 from bench.workloads import Batch, Workload
 
 T = TypeVar("T")
-NOT_THE_MODEL = ("gloo", "NCCL", "CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS")
-"""Named in what torch raises where a peer is lost, or a device fails."""
 
 
 class PrecisionModule(nn.Module):
@@ -145,13 +149,8 @@ class Trainer:
         except Exception as error:
             _say_refused(strategy, error, None)
             raise
-        self._make_optimizer = optimizer or workload.optimizer
-        self.steps_taken = 0
-        if shapes != [weight.shape for weight in self.wrapped.parameters()]:
-            check_pieces(self._make_optimizer, devices[0], strategy.name)
-        with no_new_hooks(self.wrapped, case, one_process=strategy.one_process):
-            self.optimizer = self._with_optimizer(lambda: self._make_optimizer(self.wrapped.parameters()))
-        check_closure(self.optimizer)
+        self._make_optimizer, self.steps_taken = optimizer or workload.optimizer, 0
+        self.optimizer = self._optimizer(flattened=shapes != [weight.shape for weight in self.wrapped.parameters()])
         self._loss_scale = strategy.loss_scale(case)
         self._check: LossCheck | None = None
         self.look_again(looks)
@@ -171,31 +170,7 @@ class Trainer:
             return self._step(batch)
         except Exception as error:
             _say_refused(self.strategy, error, self.wrapped)
-            reason = None
-            if may_be_refused(error):
-                with (
-                    suppress(Exception),
-                    without_group(),
-                ):  # it fails on one device too, or the search does: that hides no error
-                    reason = self._misread(batch)
-            if reason is None:
-                raise
-            raise RefusedError(f"{reason} ({in_short(error)})") from error
-
-    def _misread(self, batch: StepBatch) -> str | None:
-        """What the forward reads in a way that this strategy does not allow, seen on a new model on one device."""
-        if self.strategy.whole_parameters:
-            return None
-        args, kwargs, targets = to_device(batch.micro_batches[0], self.devices[0])
-        model = self._another_model()
-        blocks = blocks_of(self.workload, model)
-        return misread(self.strategy, model, blocks, lambda: self.workload.loss(model(*args, **kwargs), targets)[0])
-
-    def _another_model(self) -> nn.Module:
-        """A new one, whole, on one device."""
-        model = built(self.workload)
-        model.to(self.devices[0], next(self.wrapped.parameters()).dtype)  # float64 in the parity check
-        return model
+            raise
 
     def _step(self, batch: StepBatch) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
@@ -211,15 +186,33 @@ class Trainer:
         assert total is not None
         return total
 
+    def _optimizer(self, *, flattened: bool) -> torch.optim.Optimizer:
+        """A new one; RefusedError where the strategy's parameters do not suit it. flattened: they are pieces."""
+        if flattened:
+            check_pieces(self._make_optimizer, self.devices[0], self.strategy.name)
+        hooks = number_of_hooks(self.wrapped)
+        made = self._with_optimizer(lambda: self._make_optimizer(self.wrapped.parameters()))
+        check_closure(made)
+        if number_of_hooks(self.wrapped) > hooks and self.case.num_devices > 1 and not self.strategy.hooks_see_averages:
+            raise RefusedError(WORKS_IN_HOOKS.format(strategy=self.strategy.name))
+        return made
+
     def _with_optimizer(self, act: Callable[[], T]) -> T:
         """What `act` returns; RefusedError where the optimizer cannot take parameters in shards."""
         try:
             return act()
         except Exception as error:
             sharded = not self.strategy.whole_parameters and not self.strategy.one_process
-            if sharded and not self.steps_taken and may_be_refused(error):
-                refuse_optimizer(error, self._make_optimizer, self._another_model, self.strategy.name)
+            if sharded and self.steps_taken < STEPS and may_be_refused(error):
+                with without_group():
+                    refuse_optimizer(error, self._make_optimizer, self._another_model, self.strategy.name)
             raise
+
+    def _another_model(self) -> nn.Module:
+        """A new one, whole, on one device."""
+        model = built(self.workload)
+        model.to(self.devices[0])
+        return model
 
     def _forward(self, batch: Batch, last: bool = True) -> Tensor:
         """Loss sum and weight of a micro-batch as a tensor of shape (2,); `last` of those that are accumulated."""
@@ -273,12 +266,6 @@ class Trainer:
         """Whole parameters on the CPU by the model's own names; every rank must call it."""
         found = self.strategy.full_parameters(self.wrapped)
         return {name.removeprefix("model."): parameter.to("cpu", copy=True) for name, parameter in found}
-
-
-def may_be_refused(error: Exception) -> bool:
-    """Whether a strategy that cannot take a model may fail so; not where memory, a peer, a device or a file failed."""
-    elsewhere = isinstance(error, (BenchError, OSError)) or any(word in text_of(error) for word in NOT_THE_MODEL)
-    return not elsewhere and not out_of_memory(error)
 
 
 def _say_refused(strategy: Strategy, error: Exception, wrapped: nn.Module | None) -> None:

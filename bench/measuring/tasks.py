@@ -158,19 +158,19 @@ def measure(job: Job, channel: Channel) -> None:
             except Exception as error:
                 if trainer.steps_taken or job.address is None:
                     raise
-                reason = refused_by_trial(error, case, channel, partial(_step_alone, job, place))
+                reason = refused_by_trial(error, case, channel, partial(_alone, job, place))
                 if reason is None:
                     raise
                 raise RefusedError(reason) from error
 
 
-def _step_alone(job: Job, place: Place) -> None:
-    """Take the first step of a timed launch on one device."""
+def _alone(job: Job, place: Place) -> tuple[Trainer, list[StepBatch]]:
+    """A new model on one device, and the first batch of a timed launch."""
     workload, case, strategy = job.workload(), case_alone(job.case), strategies.registry.get(ALONE)
     trainer = Trainer(
         workload=workload, strategy=strategy, case=case, devices=place.devices[:1], mesh=None, seed=job.seed
     )
-    trainer.step(make_batches(workload, strategy, case, job.source, rank=0, seed=job.seed, count=1)[0])
+    return trainer, make_batches(workload, strategy, case, job.source, rank=0, seed=job.seed, count=1)
 
 
 def _obey(command: Message, rounds: Rounds, case: Case, channel: Channel) -> Message:

@@ -5,34 +5,48 @@ What one device takes and a strategy does not, the strategy cannot take. A fault
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import TypeAlias
 
 from bench import strategies
 from bench.errors import in_short
-from bench.measuring.control import Channel
+from bench.measuring.batches import StepBatch
+from bench.measuring.building import blocks_of
+from bench.measuring.control import Channel, may_be_refused
 from bench.measuring.place import without_group
-from bench.measuring.step import may_be_refused
+from bench.measuring.reading import misread
+from bench.measuring.step import Trainer
 from bench.schema import Case
 
 ALONE = "single"
 PATIENCE_SECONDS = 3.0
 """How long a rank that has failed waits for the others to do so as well."""
 
+Alone: TypeAlias = Callable[[], "tuple[Trainer, Sequence[StepBatch]]"]
+"""Makes a new model on one device, and the batches that the strategy failed on, in the pieces of `case_alone`."""
 
-def refused_by_trial(error: Exception, case: Case, channel: Channel, train_alone: Callable[[], object]) -> str | None:
-    """Why the strategy cannot take an own model whose steps ended by `error`; None where that is a fault.
 
-    train_alone: takes the same steps on one device, in the pieces that devices get (`case_alone`).
-    """
+def refused_by_trial(error: Exception, case: Case, channel: Channel, alone: Alone) -> str | None:
+    """Why the strategy cannot take an own model whose steps ended by `error`; None where that is a fault."""
     if case.strategy == ALONE or not may_be_refused(error) or not _all_failed_alike(error, case, channel):
         return None
-    try:
-        with without_group():
-            train_alone()
-    except Exception:
-        return None  # one device does not take them either
+    traceback.clear_frames(error.__traceback__)  # what the failed step has made would stay in memory
+    gc.collect()
+    with without_group():
+        try:
+            trainer, batches = alone()
+            for batch in batches:
+                trainer.step(batch)
+        except Exception:
+            return None  # one device does not take them either
+        with suppress(Exception):  # the search is a help, no more
+            if (reason := _cause(case, *alone())) is not None:
+                return f"{reason} ({in_short(error)})"
     return f"one device takes these steps, {case.strategy} does not ({in_short(error)})"
 
 
@@ -55,3 +69,10 @@ def _all_failed_alike(error: Exception, case: Case, channel: Channel) -> bool:
             return False
         time.sleep(0.02)
     return all(channel.store.get(key).decode() == kind for key in keys)
+
+
+def _cause(case: Case, trainer: Trainer, batches: Sequence[StepBatch]) -> str | None:
+    """What the forward does that the strategy does not allow."""
+    piece = batches[0].micro_batches[0]
+    blocks = blocks_of(trainer.workload, trainer.model)
+    return misread(strategies.registry.get(case.strategy), trainer.model, blocks, lambda: trainer.loss(piece))

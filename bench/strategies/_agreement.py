@@ -130,10 +130,11 @@ class Agreement:
             self._arrivals.watch({name: found[name] for name in edges}, _inputs(args, kwargs))
 
     def _stop(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+        while self._handles:
+            self._handles.pop().remove()
         if self._arrivals is not None:
             self._arrivals.remove()
+            self._arrivals = None
 
     def _compare_events(self, event: str, *, needs_gradient: bool) -> None:
         said = self._exchange([self._events.index(event), int(needs_gradient)])

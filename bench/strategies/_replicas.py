@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.errors import RefusedError
+from bench.errors import RefusedError, in_short, text_of
 from bench.schema import Case
 from bench.strategies._graph import edge_of, edges_behind
 from bench.strategies.base import Context, LossCheck, Option, StepLoss, Strategy
@@ -56,7 +56,7 @@ class ReplicaStrategy(Strategy):
         return (
             f"DataParallel joins the replicas' outputs along dimension 0, and for {samples} samples that gives tensors "
             f"of the shapes {', '.join(map(str, shapes[:MOST_SHAPES]))}{', ...' * (len(shapes) > MOST_SHAPES)}, of "
-            f"which the loss fails ({type(error).__name__}: {error}); use {self.name}:{GATHER_THE_LOSS}"
+            f"which the loss fails ({in_short(error)}); use {self.name}:{GATHER_THE_LOSS}"
         )
 
     def loss_check(self, model: nn.Module, wrapped: nn.Module, context: Context) -> LossCheck | None:
@@ -106,7 +106,7 @@ def replica_refusal(error: Exception, name: str) -> str | None:
     torch raises a replica's exception again under its own type, with the text of where it was raised.
     `name` is the strategy's, for the remedy.
     """
-    text = str(error)
+    text = text_of(error)
     if isinstance(error, TypeError) and ("DataParallel cannot gather" in text or _raised_in(error, "gather_map")):
         said = text if "DataParallel cannot gather" in text else f"DataParallel cannot gather this output ({text})"
         said = said.partition(";")[0]
@@ -119,7 +119,7 @@ def replica_refusal(error: Exception, name: str) -> str | None:
     if isinstance(error, RuntimeError) and any(words in text for words in UNJOINED):
         return (
             f"DataParallel joins the replicas' outputs along dimension 0, where this model has no samples "
-            f"({text.splitlines()[0]}); use {name}:{GATHER_THE_LOSS}"
+            f"({in_short(error)}); use {name}:{GATHER_THE_LOSS}"
         )
     if isinstance(error, StopIteration) or (isinstance(error, RuntimeError) and "StopIteration" in text):
         return (
@@ -132,11 +132,11 @@ def replica_refusal(error: Exception, name: str) -> str | None:
 def _compiled_refusal(error: Exception, wrapped: nn.Module | None) -> str | None:
     """Why replicas of compiled modules fail; None where the model holds none, or fails otherwise."""
     compiled = wrapped is not None and any(map(is_compiled, wrapped.modules()))
-    if not compiled or not (isinstance(error, AttributeError) or "RecursionError" in f"{type(error)}{error}"):
+    if not compiled or not (isinstance(error, AttributeError) or "RecursionError" in f"{type(error)}{text_of(error)}"):
         return None
     return (
         "DataParallel cannot replicate a module that torch.compile has wrapped "
-        f"({type(error).__name__}: {str(error).splitlines()[0]}); build the model without it, or use ddp"
+        f"({in_short(error)}); build the model without it, or use ddp"
     )
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from bench.errors import RefusedError
+from bench.errors import RefusedError, in_short, text_of
 
 
 def refuse_shared(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
@@ -66,8 +66,6 @@ def ran_on_shards(error: Exception, whole: Shapes) -> bool:
     )
 
 
-MOST_QUOTED = 120
-
 SHARDS_READ = (
     "the forward reads the parameters of a block, or takes a gradient through it, while that block does not run, when "
     "they are shards; do that inside the block, or leave it out of the workload's blocks()"
@@ -106,10 +104,10 @@ FSDP_WORDS = {
 
 def fsdp_refusal(error: Exception, whole: Shapes | None = None) -> str | None:
     """Why FSDP cannot shard a model that fails so; None for any other failure. whole: shapes before it was sharded."""
-    text = str(error)
+    text = text_of(error)
     if not isinstance(error, (ValueError, RuntimeError, AssertionError)):
         return None
     meaning = next((meaning for words, meaning in FSDP_WORDS.items() if words in text), None)
     if meaning is None and ran_on_shards(error, whole or {}):
         meaning = SHARDS_READ
-    return None if meaning is None else f"FSDP refuses this model: {meaning} ({text.splitlines()[0][:MOST_QUOTED]})"
+    return None if meaning is None else f"FSDP refuses this model: {meaning} ({in_short(error)})"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from bench.errors import RefusedError, UsageError
+from bench.errors import RefusedError, UsageError, text_of
 from bench.registry import Registry
 from bench.schema import Case
 
@@ -99,6 +99,8 @@ class Strategy(ABC):
     """The wrapped module takes the whole micro-batch from the host and splits it itself."""
     whole_parameters: ClassVar[bool] = True
     """While a forward runs, the model's `parameters()` are all there, and whole."""
+    hooks_see_averages: ClassVar[bool] = True
+    """Hooks on a parameter, set once it is wrapped, are called with the gradient of all ranks."""
     copies_inputs: ClassVar[bool] = False
     """A block is called with copies of the containers that its caller gives it."""
     ranks_must_agree: ClassVar[bool] = False
@@ -129,9 +131,9 @@ class Strategy(ABC):
         """
         if isinstance(error, RefusedError):
             return str(error)
-        if isinstance(error, ValueError) and any(words in str(error) for words in SYNC_BATCH_NORM_WORDS):
+        if isinstance(error, ValueError) and any(words in text_of(error) for words in SYNC_BATCH_NORM_WORDS):
             return f"SyncBatchNorm works on GPUs only ({error}); use BatchNorm on a CPU"
-        if isinstance(error, ValueError) and BATCH_NORM_WORDS in str(error):
+        if isinstance(error, ValueError) and BATCH_NORM_WORDS in text_of(error):
             return (
                 "BatchNorm needs more than one value per channel in training, and a device got too few samples for "
                 f"that ({str(error).splitlines()[-1]}); raise --global-batch-size"

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.errors import text_of
 from bench.schema import Case
 from bench.strategies.base import Context, Option, Strategy, register
 
@@ -46,6 +47,7 @@ REDUCER_WORDS = {
 class DDP(Strategy):
     name = "ddp"
     summary = "torch.nn.parallel.DistributedDataParallel"
+    hooks_see_averages = False
     options = (BUCKET_CAP_MB, STATIC_GRAPH, FIND_UNUSED)
 
     def __init__(self) -> None:
@@ -74,7 +76,7 @@ class DDP(Strategy):
         )
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
-        text = str(error)
+        text = text_of(error)
         for words, meaning in REDUCER_WORDS.items():
             if isinstance(error, RuntimeError) and words in text:
                 evaluated = isinstance(wrapped, DistributedDataParallel) and not wrapped.module.training

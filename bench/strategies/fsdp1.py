@@ -28,6 +28,7 @@ class FSDP1(Strategy):
     summary = "torch.distributed.fsdp.FullyShardedDataParallel (FSDP1)"
     whole_parameters = False
     ranks_must_agree = True
+    hooks_see_averages = False
     options = (SHARDING_STRATEGY,)
 
     def __init__(self) -> None:

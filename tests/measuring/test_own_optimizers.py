@@ -26,10 +26,7 @@ from tests.measuring.test_refusals import SHORT, ids, job_of
             "fsdp",
             "the optimizer FlatSGD takes whole parameters, and not what fsdp makes of them",
         ),
-        *(
-            (own_optimizers.WithStepsInBackward, name, "works in hooks on parameters")
-            for name in ("ddp", "fsdp", "fsdp1")
-        ),
+        *((own_optimizers.WithStepsInBackward, name, "works in hooks on parameters") for name in ("ddp", "fsdp1")),
         (own_optimizers.DecaysMatrices, "fsdp1", "moves these otherwise than the whole; use ddp, or"),
     ],
     ids=ids,
@@ -48,6 +45,8 @@ def test_an_optimizer_that_wants_whole_parameters_is_skipped_when_timed(
         (own_optimizers.WithMuon, "fsdp"),
         (own_optimizers.WithAdafactor, "dp"),
         (own_optimizers.DecaysMatrices, "fsdp"),
+        (own_optimizers.WithStepsInBackward, "dp"),
+        (own_optimizers.WithStepsInBackward, "fsdp"),
     ],
     ids=ids,
 )

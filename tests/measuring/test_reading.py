@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
 
 from bench.measuring.reading import misread
 from bench.strategies import registry
@@ -58,6 +59,13 @@ class Sums(Net):
 
 class Asks(Net):
     def forward(self, x: Tensor) -> Any:
+        return super().forward(x) * self.get_parameter("layers.1.0.bias").sum()
+
+
+class AsksForItsOwn(Net):
+    """What lies in no block is whole while the model runs."""
+
+    def forward(self, x: Tensor) -> Any:
         return super().forward(x) * self.get_parameter("head.bias")
 
 
@@ -94,6 +102,27 @@ class Toggles(Net):
         return through + self.head(x.detach())
 
 
+class Block(nn.Module):
+    """Reads its own parameters() and weights, in a checkpoint too, where it runs."""
+
+    def __init__(self, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.linear, self.inner = nn.utils.weight_norm(nn.Linear(8, 8)), inner
+
+    def _run(self, x: Tensor) -> Tensor:
+        return self.linear(x) * sum(weight.square().sum() for weight in self.linear.parameters())
+
+    def forward(self, x: Tensor) -> Any:
+        x = checkpoint(self._run, x, use_reentrant=False).tanh()
+        return x if self.inner is None else self.inner(x) + self.inner.linear.weight_g.sum()
+
+
+class OfBlocks(Net):
+    def __init__(self, inner: Callable[[], nn.Module | None] = lambda: None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block(inner()) for _ in range(2))
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -111,15 +140,33 @@ def test_nothing_is_found_where_nothing_matters(model: type[nn.Module], strategy
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "fsdp1"])
+@pytest.mark.parametrize("model", [AsksForItsOwn, OfBlocks])
+def test_what_runs_is_whole(model: type[nn.Module], strategy: str) -> None:
+    assert found(model(), strategy) is None
+
+
+def test_an_inner_block_is_a_shard_where_the_outer_one_reads_it() -> None:
+    model = OfBlocks(Block)
+    inner = [layer.inner for layer in model.layers]
+    reason = str(found(model, "fsdp", blocks=[*inner, *model.layers]))
+    assert "reads layers.0.inner.linear.weight_g while its block does not run" in reason
+    assert found(model, "fsdp") is None
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp1"])
 def test_shards_have_a_type_and_a_number(strategy: str) -> None:
     assert found(Counts(), strategy) is None
     assert "reads the model's own parameters()" in str(found(Counts(), "dp"))  # a replica has not even one
 
 
 @pytest.mark.parametrize("strategy", ["dp", "balanced_dp", "fsdp", "fsdp1"])
-@pytest.mark.parametrize("model", [Sums, Asks])
-def test_parameters_that_matter_are_found(model: type[nn.Module], strategy: str) -> None:
-    assert "reads the model's own parameters()" in str(found(model(), strategy))
+def test_parameters_that_matter_are_found(strategy: str) -> None:
+    assert "reads the model's own parameters()" in str(found(Sums(), strategy))
+
+
+def test_a_parameter_that_is_asked_for_is_none_of_a_replica_and_a_shard_outside_its_block() -> None:
+    assert "reads the model's own parameters()" in str(found(Asks(), "dp"))
+    assert "reads layers.1.0.bias while its block does not run" in str(found(Asks(), "fsdp"))
 
 
 @pytest.mark.parametrize("strategy", ["dp", "fsdp", "fsdp1"])

@@ -133,6 +133,9 @@ REFUSED: list[tuple[type[Workload], str, dict[str, str], str, str]] = [
     (own_models.ScaledByItsNorm, "fsdp", {}, "while that block does not run", "inside the block"),
 ]
 
+# Where the error itself does not say why, a search on one device does.
+SEARCHED = (rare_models.StacksParameters, rare_models.AsksForAParameter, odd_models.ReadsAWeightOutside)
+
 
 def job_of(cls: type[Workload], strategy: str, settings: dict[str, str], *, parity: bool = True, batch: int = 4) -> Job:
     case = make_case(strategy, workload=cls.name, settings=settings, batch=batch, data=None)
@@ -166,7 +169,8 @@ def test_is_skipped_with_the_reason(
     outcome = checked(launcher, job_of(cls, strategy, settings)).outcome
     assert outcome.status == "skipped", outcome
     assert outcome.reason is not None and why in outcome.reason and remedy in outcome.reason
-    assert outcome.phase == "parity steps" and outcome.rank is not None
+    searched = cls in SEARCHED and strategy != "fsdp"
+    assert outcome.phase == ("cause of the miss" if searched else "parity steps") and outcome.rank is not None
     assert outcome.traceback is not None and "RefusedError" in outcome.traceback
 
 
