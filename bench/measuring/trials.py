@@ -1,6 +1,7 @@
 """Does one device take the steps that a strategy fails on? Tried by every rank, once all of them have failed alike.
 
-What one device takes and a strategy does not, the strategy cannot take. A fault of one rank alone is none of that.
+What one device takes and a strategy does not, the strategy cannot take. A fault of one rank alone is none of that,
+unless the model is seen to do what the strategy does not allow: shards differ from rank to rank.
 """
 
 from __future__ import annotations
@@ -33,21 +34,17 @@ Alone: TypeAlias = Callable[[], "tuple[Trainer, Sequence[StepBatch]]"]
 
 def refused_by_trial(error: Exception, case: Case, channel: Channel, alone: Alone) -> str | None:
     """Why the strategy cannot take an own model whose steps ended by `error`; None where that is a fault."""
-    if case.strategy == ALONE or not may_be_refused(error) or not _all_failed_alike(error, case, channel):
+    if case.strategy == ALONE or not may_be_refused(error):
         return None
+    alike = _all_failed_alike(error, case, channel)
     traceback.clear_frames(error.__traceback__)  # what the failed step has made would stay in memory
     gc.collect()
     with without_group():
-        try:
-            trainer, batches = alone()
-            for batch in batches:
-                trainer.step(batch)
-        except Exception:
-            return None  # one device does not take them either
-        with suppress(Exception):  # the search is a help, no more
-            if (reason := _cause(case, *alone())) is not None:
-                return f"{reason} ({in_short(error)})"
-    return f"one device takes these steps, {case.strategy} does not ({in_short(error)})"
+        if alike and not _taken(alone):
+            return None
+        if (reason := _cause(case, alone)) is not None:
+            return f"{reason} ({in_short(error)})"
+    return f"one device takes these steps, {case.strategy} does not ({in_short(error)})" if alike else None
 
 
 def case_alone(case: Case) -> Case:
@@ -71,8 +68,24 @@ def _all_failed_alike(error: Exception, case: Case, channel: Channel) -> bool:
     return all(channel.store.get(key).decode() == kind for key in keys)
 
 
-def _cause(case: Case, trainer: Trainer, batches: Sequence[StepBatch]) -> str | None:
-    """What the forward does that the strategy does not allow."""
-    piece = batches[0].micro_batches[0]
-    blocks = blocks_of(trainer.workload, trainer.model)
-    return misread(strategies.registry.get(case.strategy), trainer.model, blocks, lambda: trainer.loss(piece))
+def _taken(alone: Alone) -> bool:
+    """Whether one device takes the steps."""
+    try:
+        trainer, batches = alone()
+        for batch in batches:
+            trainer.step(batch)
+    except Exception:
+        return False
+    return True
+
+
+def _cause(case: Case, alone: Alone) -> str | None:
+    """What the forward does that the strategy does not allow; nothing if the search fails, which is a help, no more."""
+    strategy = strategies.registry.get(case.strategy)
+    if strategy.whole_parameters:
+        return None
+    with suppress(Exception):
+        trainer, batches = alone()
+        piece, blocks = batches[0].micro_batches[0], blocks_of(trainer.workload, trainer.model)
+        return misread(strategy, trainer.model, blocks, lambda: trainer.loss(piece))
+    return None

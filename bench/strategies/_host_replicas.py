@@ -28,16 +28,16 @@ def _concurrently(tasks: Sequence[Callable[[], T]]) -> list[T]:
 
 
 class Replica:
-    """A copy of a module that trains on its own leaf copies of the parameters.
+    """A copy of a module that trains on its own copies of the parameters.
 
     `own_buffers` keeps the original's buffers, so that in-place updates (BatchNorm) last.
     """
 
     def __init__(self, module: nn.Module, own_buffers: bool) -> None:
-        leaves = {parameter: _leaf_copy(parameter) for parameter in module.parameters()}
+        leaves = {weight: weight.detach().requires_grad_(weight.requires_grad) for weight in module.parameters()}
         self.leaves: list[Tensor] = list(leaves.values())
-        # Views, since what torch broadcasts are no leaves either: their requires_grad cannot be changed.
-        copies = {parameter: leaf.view_as(leaf) for parameter, leaf in leaves.items()}
+        # What torch broadcasts are no leaves either: their requires_grad cannot be changed.
+        copies = {parameter: leaf.clone() for parameter, leaf in leaves.items()}
         self._outputs: list[Tensor] = []
         clones = {child: _empty_clone(child) for child in module.modules()}
         for original, clone in clones.items():
@@ -76,10 +76,6 @@ def _empty_clone(module: nn.Module) -> Any:
     clone = module._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
     clone._former_parameters = {}
     return clone
-
-
-def _leaf_copy(parameter: nn.Parameter) -> Tensor:
-    return parameter.detach().clone().requires_grad_(parameter.requires_grad)
 
 
 def _rows(tensor: Tensor) -> Tensor:

@@ -242,3 +242,20 @@ class PackedOutput(PlainNet):
 
     def loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor]:
         return super().loss(pad_packed_sequence(output, batch_first=True)[0].squeeze(1), targets)
+
+
+class ScaledByAGain(PlainNet):
+    """Reads a block's first parameter from outside: FSDP1 leaves all of it on one rank, and nothing on the other."""
+
+    class model(Net):  # noqa: N801
+        class block(nn.Sequential):  # noqa: N801
+            def __init__(self) -> None:
+                super().__init__(nn.Linear(8, 8), nn.Tanh())
+                self.gain = nn.Parameter(torch.full((8,), 1.5))
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(self.block() for _ in range(2))
+
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x * self.layers[0].gain)

@@ -8,7 +8,7 @@ from bench.measuring.launch import time_case
 from bench.measuring.launcher import Launcher
 from bench.schema import PARITY_LIMIT
 from bench.workloads import Workload
-from tests.measuring import parting_models
+from tests.measuring import own_models, parting_models
 from tests.measuring import peculiar_models as models
 from tests.measuring.test_refusals import SHORT, checked, ids, job_of
 
@@ -48,6 +48,7 @@ def test_what_only_torchs_error_tells_is_skipped_with_its_words(
         *((models.CountsItsBlocks, name) for name in ("ddp", "fsdp", "fsdp1")),
         *((models.WritesInPlace, name) for name in ("ddp", "fsdp1")),
         *((models.TogglesGradients, name) for name in ("ddp", "fsdp")),
+        *((own_models.SparseGradients, name) for name in ("dp", "balanced_dp")),
         *((models.PackedOutput, name) for name in ("ddp", "fsdp", "fsdp1")),
         *((models.WholeNumbers, name) for name in ("single", "dp", "ddp")),
     ],
@@ -85,6 +86,12 @@ def test_a_fault_of_one_rank_stays_an_error(launcher: Launcher, strategy: str, c
 def test_freezing_in_the_forward_is_lost_on_replicas(launcher: Launcher) -> None:
     outcome = checked(launcher, job_of(models.TogglesGradients, "dp", {})).outcome
     assert outcome.status == "skipped" and "reads the model's own parameters()" in str(outcome.reason), outcome
+
+
+def test_shards_that_differ_from_rank_to_rank_are_looked_at_on_each(launcher: Launcher) -> None:
+    outcome = checked(launcher, job_of(models.ScaledByAGain, "fsdp1", {})).outcome
+    assert outcome.status == "skipped", outcome
+    assert "reads layers.0.gain while its block does not run" in str(outcome.reason)
 
 
 def test_packed_sequences_are_not_gathered(launcher: Launcher) -> None:
