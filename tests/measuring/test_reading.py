@@ -139,12 +139,14 @@ def test_nothing_is_found_where_nothing_matters(model: type[nn.Module], strategy
     assert found(model(), strategy) is None
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 @pytest.mark.parametrize("strategy", ["fsdp", "fsdp1"])
 @pytest.mark.parametrize("model", [AsksForItsOwn, OfBlocks])
 def test_what_runs_is_whole(model: type[nn.Module], strategy: str) -> None:
     assert found(model(), strategy) is None
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 def test_an_inner_block_is_a_shard_where_the_outer_one_reads_it() -> None:
     model = OfBlocks(Block)
     inner = [layer.inner for layer in model.layers]

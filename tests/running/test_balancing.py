@@ -274,7 +274,7 @@ def test_parity_of_an_auto_case_is_checked_at_the_default_share(
     session, case = session_of(opened, tmp_path, gpus(2))
     (check,) = session.plan.parity_cases([case])
     row = session.check_parity(check).row
-    assert box.tried == [("mnist_cnn-balanced_dp-2x-b4-fp32-gpu0_bsz:1-parity", (1, 3))]
+    assert box.tried == [("mnist_cnn-balanced_dp-2x-b8-fp32-gpu0_bsz:2-parity", (2, 6))]
     assert row.case_id.endswith("gpu0_bsz:auto-parity") and "default share" in str(row.balance)
 
 
