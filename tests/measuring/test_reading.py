@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bench.measuring.reading import misread
 from bench.strategies import registry
+from tests.measuring import peculiar_models
 from tests.measuring.own_models import Net
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -23,17 +24,12 @@ def found(model: nn.Module, strategy: str, blocks: list[nn.Module] | None = None
     return misread(registry.get(strategy), model, blocks, lambda: model(X).double().square().sum())
 
 
-class Listed(Net):
-    """Reads its head through a list, and keeps a weight that it does not read."""
+class Listed(peculiar_models.ListsItsWeights.model):
+    """Keeps a weight too that it does not read."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.of_head, self.without_decay = [self.head.weight, self.head.bias], [self.layers[0][0].bias]
-
-    def forward(self, x: Tensor) -> Any:
-        for layer in self.layers:
-            x = layer(x)
-        return nn.functional.linear(x, *self.of_head)
+        self.without_decay = [self.layers[0][0].bias]
 
 
 class Enclosed(Net):
@@ -88,18 +84,6 @@ class Outside(Net):
 class OutsideType(Net):
     def forward(self, x: Tensor) -> Any:
         return super().forward(x.to(self.layers[0][0].weight.dtype))
-
-
-class Toggles(Net):
-    """Its loss is the same without parameters(), its gradients are not."""
-
-    def forward(self, x: Tensor) -> Any:
-        for layer in self.layers:
-            x = layer(x)
-        self.head.requires_grad_(False)
-        through = self.head(x)
-        self.head.requires_grad_(True)
-        return through + self.head(x.detach())
 
 
 class Block(nn.Module):
@@ -177,8 +161,8 @@ def test_a_weight_that_is_read_from_elsewhere_is_named(model: type[nn.Module], s
     assert "reads head.weight from a place of its own" in str(found(model(), strategy))
 
 
-def test_gradients_count_too() -> None:
-    assert "reads the model's own parameters()" in str(found(Toggles(), "dp"))
+def test_gradients_count_where_the_loss_is_the_same() -> None:
+    assert "reads the model's own parameters()" in str(found(peculiar_models.TogglesGradients.model(), "dp"))
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "fsdp1"])
