@@ -21,7 +21,7 @@ from bench.errors import RefusedError
 from bench.strategies._arrivals import Arrivals
 from bench.strategies._graph import Edge, edge_of, edges_behind
 from bench.strategies.base import Context, StepLoss
-from bench.structure import is_compiled, tensors_of
+from bench.structure import tensors_of
 
 MOST_NAMED = 3
 END = "the end of its forward"
@@ -83,12 +83,12 @@ class Agreement:
             *(
                 outer.register_forward_pre_hook(partial(self._announce, paths[block]), prepend=True, with_kwargs=True)
                 for block, outer in called.items()
-                if not is_compiled(outer)
+                if not _compiled(outer)
             ),
             *(
                 module.register_forward_pre_hook(partial(self._note, weights), with_kwargs=True)
                 for module, weights in owned.items()
-                if not is_compiled(module)
+                if not _compiled(module)
             ),
         ]
 
@@ -196,6 +196,11 @@ def _different(said: Sequence[Sequence[int]]) -> int | None:
 def _inputs(args: Any, kwargs: Any) -> list[Tensor]:
     """The inputs of a module that need a gradient."""
     return [tensor for tensor in tensors_of((args, kwargs)) if tensor.requires_grad] if torch.is_grad_enabled() else []
+
+
+def _compiled(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called: its hooks are compiled with it, which these cannot be."""
+    return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _transformed() -> bool:
