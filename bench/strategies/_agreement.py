@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from bench.errors import RefusedError
-from bench.strategies._arrivals import Arrivals
+from bench.strategies._arrivals import Arrivals, FlatArrivals
 from bench.strategies._graph import Edge, edge_of, edges_behind
 from bench.strategies.base import Context, StepLoss
 from bench.structure import tensors_of
@@ -56,13 +56,11 @@ class Agreement:
         self._whole_blocks, self._fsdp2 = whole_blocks, fsdp2
         names = {module: _plain(path) for path, module in model.named_modules()}
         paths = {block: names[block] for block in called}
-        self._events = [END, *paths.values()]
+        self._events = [*paths.values(), END, *map(_backward, [*paths.values(), ROOT, END])]
         inside = {module for block in called for module in block.modules()}
         parts = {block: list(block.modules()) for block in called}
         parts[model] = [module for module in model.modules() if module not in inside]
         owned = {unit: _weights(modules, names) for unit, modules in parts.items()}
-        # Zeros are reduced for whole blocks: nothing more than the graph shows can differ.
-        self._arrivals = None if whole_blocks else Arrivals(self._compare_gradients)
         self._units = {
             unit: members
             for module, weights in owned.items()
@@ -70,6 +68,7 @@ class Agreement:
                 [(paths.get(module, ROOT), set(weights))] if whole_blocks else [(name, {name}) for name in weights]
             )
         }
+        self._arrivals = self._looking_at_arrivals()
         self._parameters = {
             paths.get(unit, ROOT): [weight for module in modules for weight in module.parameters(recurse=False)]
             for unit, modules in parts.items()
@@ -78,26 +77,20 @@ class Agreement:
         self._edges: dict[Edge, str] = {}
         self._reached: set[str] = set()
         self._left = context.looks
-        # A block is announced before the wrapper's own hooks, and read after them, when its parameters are whole.
-        self._handles: list[RemovableHandle] = [
-            *(
-                outer.register_forward_pre_hook(partial(self._announce, paths[block]), prepend=True, with_kwargs=True)
-                for block, outer in called.items()
-                if not _compiled(outer)
-            ),
-            *(
-                module.register_forward_pre_hook(partial(self._note, weights), with_kwargs=True)
-                for module, weights in owned.items()
-                if not _compiled(module)
-            ),
-        ]
+        self._handles: list[RemovableHandle] = []
+        for block, outer in called.items():
+            self._watch_block(paths[block], block, outer)
+        for unit, weights in owned.items():
+            if not _compiled(unit):
+                note = partial(self._note, paths.get(unit, ROOT), weights)
+                self._handles.append(unit.register_forward_pre_hook(note, with_kwargs=True))
 
     def __call__(self, step: StepLoss) -> None:
         """Compare the backward pass that is to come, after the last of the micro-batches that are accumulated."""
         if self._left == 0:
             self._stop()
             return
-        self._compare_events(END, needs_gradient=False)
+        self._meet(END)
         if not self._fsdp2:
             self._compare_trained()
         self._reached |= {self._edges[edge] for edge in edges_behind([step.loss_sum]) & self._edges.keys()}
@@ -109,17 +102,39 @@ class Agreement:
         self._compare_gradients([bool(members & self._reached) for members in self._units.values()], [*self._units])
         self._reached.clear()
         if self._arrivals is not None:
-            self._arrivals.watch_end(step.loss_sum, [*self._units])
+            self._arrivals.watch_end(step.loss_sum)
         self._left -= 1
+
+    def _watch_block(self, path: str, block: nn.Module, outer: nn.Module) -> None:
+        """Announce a block before the wrapper's own hooks run; `_note` reads it after them, when it is whole."""
+        if not _compiled(outer):
+            announce, follow = (partial(each, path) for each in (self._announce, self._follow))
+            self._handles.append(outer.register_forward_pre_hook(announce, prepend=True, with_kwargs=True))
+            self._handles.append(block.register_forward_hook(follow, prepend=True))
 
     def _announce(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         if _transformed():
             if self._fsdp2:
                 return  # numbers cannot be exchanged there either
             raise RefusedError(f"FSDP1 cannot gather {path} inside a transform of torch.func; use ddp")
-        self._compare_events(path, needs_gradient=self._fsdp2 and bool(_inputs(args, kwargs)))
+        self._meet(path, needs_gradient=self._fsdp2 and bool(_inputs(args, kwargs)))
 
-    def _note(self, weights: Weights, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _follow(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
+        """Announce the block's backward pass: FSDP gathers the block again once a gradient of its output is there."""
+        met = False
+
+        def meet(gradient: Tensor | None) -> None:
+            nonlocal met
+            if not met and self._handles:
+                met = True
+                self._meet(_backward(path))
+
+        if torch.is_grad_enabled() and not _transformed():
+            for tensor in tensors_of(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(meet)  # type: ignore[no-untyped-call]
+
+    def _note(self, unit: str, weights: Weights, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Remember where in the graph the gradient of each parameter of this block arrives."""
         if not torch.is_grad_enabled():
             return
@@ -127,7 +142,7 @@ class Agreement:
         edges = {name: edge for name, weight in found.items() if (edge := edge_of(weight)) is not None}
         self._edges |= {edge: name for name, edge in edges.items()}
         if self._arrivals is not None:
-            self._arrivals.watch({name: found[name] for name in edges}, _inputs(args, kwargs))
+            self._arrivals.watch(unit, {name: found[name] for name in edges}, _inputs(args, kwargs))
 
     def _stop(self) -> None:
         while self._handles:
@@ -136,7 +151,13 @@ class Agreement:
             self._arrivals.remove()
             self._arrivals = None
 
-    def _compare_events(self, event: str, *, needs_gradient: bool) -> None:
+    def _looking_at_arrivals(self) -> Arrivals | FlatArrivals | None:
+        if not self._fsdp2:
+            return FlatArrivals(self._compare_arrived, END)
+        # Zeros are reduced for whole blocks: nothing more than the graph shows can differ.
+        return None if self._whole_blocks else Arrivals(self._compare_arrived, END, self._units)
+
+    def _meet(self, event: str, *, needs_gradient: bool = False) -> None:
         said = self._exchange([self._events.index(event), int(needs_gradient)])
         other = _different(said)
         if other is None:
@@ -166,6 +187,10 @@ class Agreement:
                 f"forward changes that of {_listed(names)}; set it in build(), or use fsdp or ddp"
             )
 
+    def _compare_arrived(self, unit: str, gets_one: Sequence[bool], names: Sequence[str]) -> None:
+        self._meet(_backward(unit))
+        self._compare_gradients(gets_one, names)
+
     def _compare_gradients(self, gets_one: Sequence[bool], names: Sequence[str]) -> None:
         said = self._exchange([int(each) for each in gets_one])
         other = _different(said)
@@ -186,6 +211,10 @@ class Agreement:
         dist.all_gather(received, sent, group=self._mesh.get_group())
         found: list[list[int]] = torch.stack(received).tolist()
         return found
+
+
+def _backward(unit: str) -> str:
+    return "the end of its backward" if unit == END else f"the backward of {unit}"
 
 
 def _different(said: Sequence[Sequence[int]]) -> int | None:

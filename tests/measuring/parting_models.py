@@ -137,10 +137,10 @@ class UsesAnotherExpertLate(ExpertsInCheckpoint):
 
 
 class _Scaled(torch.autograd.Function):
-    """Scales, and gives the scale a gradient only where it is told to."""
+    """Scales, and gives the scale, or the input, a gradient only where it is told to."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, gives: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, scale: Tensor, gives: tuple[bool, bool]) -> Tensor:
         ctx.save_for_backward(x, scale)
         ctx.gives = gives
         return x * scale
@@ -148,7 +148,8 @@ class _Scaled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         x, scale = ctx.saved_tensors
-        return gradient * scale, (gradient * x).sum(dim=0) if ctx.gives else None, None
+        both = gradient * scale, (gradient * x).sum(dim=0)
+        return *(one if gives else None for one, gives in zip(both, ctx.gives, strict=True)), None
 
 
 class ScaledLayer(nn.Module):
@@ -157,7 +158,12 @@ class ScaledLayer(nn.Module):
         self.linear, self.scale = nn.Linear(8, 8), nn.Parameter(torch.ones(8))
 
     def forward(self, x: Tensor, choice: Tensor) -> Any:
-        return _Scaled.apply(self.linear(x).tanh(), self.scale, not bool(choice.any()))
+        return _Scaled.apply(self.linear(x).tanh(), self.scale, (True, not bool(choice.any())))
+
+
+class StoppingLayer(ScaledLayer):
+    def forward(self, x: Tensor, choice: Tensor) -> Any:
+        return self.linear(_Scaled.apply(x, self.scale, (not bool(choice.any()), False))).tanh()
 
 
 class GivesNoneByData(SparseExperts):
@@ -172,3 +178,40 @@ class GivesNoneByData(SparseExperts):
             for layer in self.layers:
                 x = layer(x, choice)
             return self.head(x)
+
+
+class StopsByData(GivesNoneByData):
+    """What lies before a block gets no gradient where the data say so."""
+
+    class model(GivesNoneByData.model):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(StoppingLayer() for _ in range(2))
+
+
+class DetachingLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, choice: Tensor) -> Tensor:
+        y = self.inner(x).tanh()
+        return x + (y.detach() if bool(choice.any()) else y)
+
+
+class DetachesInCheckpoint(SparseExperts):
+    """Whether a block has a backward pass at all is seen only while the checkpoint around it runs again."""
+
+    class model(Net):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.layers = nn.Linear(8, 8), nn.ModuleList(DetachingLayer() for _ in range(2))
+
+        def forward(self, x: Tensor, choice: Tensor) -> Any:
+            x = self.first(x)
+            for layer in self.layers:
+                x = checkpoint(layer, x, choice, use_reentrant=True)
+            return self.head(x)
+
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        return [layer.inner for layer in model.layers]  # type: ignore[union-attr]

@@ -24,6 +24,7 @@ reduces_unused = pytest.mark.skipif(
 )
 EXPERTS = "layers.1.experts.0.weight, layers.1.experts.0.bias, layers.1.experts.1.weight"
 STAY = "keep the requires_grad that they were wrapped with"
+PARTS = "rank 0 comes to the backward of layers.1.inner where rank 1 comes to layers.0.inner"
 INPUT = "the input of layers.1 needs a gradient on rank 0, and none on rank 1"
 
 
@@ -45,6 +46,11 @@ def job_of(cls: type[Workload], strategy: str, settings: dict[str, str], *, pari
         (models.ExpertsInCheckpoint, "fsdp", {}, EXPERTS, "fsdp:reduce_unused_parameters=on"),
         (models.CheckpointAroundExperts, "fsdp", {}, EXPERTS, "fsdp:reduce_unused_parameters=on"),
         (models.ExpertsOutsideBlocks, "fsdp", {}, "layers.0.experts.0.weight", "fsdp:reduce_unused_parameters=on"),
+        (models.StopsByData, "fsdp1", {}, "same blocks a gradient: layers.0 get", "find_unused_parameters=on"),
+        (models.StopsByData, "fsdp1", NO_SHARD, "same blocks a gradient: layers.0 get", "find_unused_parameters=on"),
+        (models.DetachesInCheckpoint, "fsdp1", {}, PARTS, "find_unused_parameters=on"),
+        (models.DetachesInCheckpoint, "fsdp", {}, PARTS, "find_unused_parameters=on"),
+        pytest.param(models.DetachesInCheckpoint, "fsdp", REDUCE_UNUSED, PARTS, "use ddp with", marks=reduces_unused),
     ],
 )
 def test_is_skipped_with_the_reason(
