@@ -146,18 +146,19 @@ def _random_forward(alone: OneDevice) -> str | None:
 
 def _writes_weights(alone: OneDevice) -> str | None:
     """Where a forward changes the weights themselves, although nothing is trained."""
-    trainer, batch = alone.trainer(), alone.batches(1)[0].micro_batches[0]
-    before = trainer.full_parameters()
-    trainer.loss_sum(batch)
-    after = trainer.full_parameters()
-    written = [name for name in before if not _same(before[name], after.get(name))]
-    if not written:
-        return None
-    return (
-        f"the forward writes the model's own weights ({', '.join(written[:4])}), as a limit on their size does "
-        "(max_norm, clamping); replicas and shards do not keep that, and ranks may each write something else: write "
-        "them in the optimizer's step"
-    )
+    trainer, batch = alone.trainer(), alone.batches(1)[0]
+    for _ in range(2):  # weights that follow others (a moving average) are often equal to them at first
+        before = trainer.full_parameters()
+        trainer.loss_sum(batch.micro_batches[0])
+        after = trainer.full_parameters()
+        if written := [name for name in before if not _same(before[name], after.get(name))]:
+            return (
+                f"the forward writes the model's own weights ({', '.join(written[:4])}), as a limit on their size "
+                "(max_norm, clamping) or a moving average does; replicas and shards do not keep that, and ranks may "
+                "each write something else: write them in the optimizer's step"
+            )
+        trainer.step(batch)
+    return None
 
 
 def _coarse_weights(alone: OneDevice) -> str | None:

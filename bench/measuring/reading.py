@@ -35,6 +35,10 @@ KEEPS = (
     "the forward reads {name} from a place of its own (a list, a dictionary, a function), where it stays as it was "
     "when replicas or shards take the weights' places; read it by its name"
 )
+REPLACES = (
+    "the forward puts other tensors in the place of parameters (torch.func.functional_call does), which this strategy "
+    "does not see; use fsdp or ddp"
+)
 WRITES_CONTAINERS = (
     "a block writes to a list, a dictionary or another container that it is given, and FSDP hands it a copy; let it "
     "return what it adds"
@@ -73,6 +77,8 @@ def misread(strategy: Strategy, model: nn.Module, blocks: Sequence[nn.Module], t
         return READS_PARAMETERS
     if strategy.copies_inputs and _matters(figures, whole, _copied_inputs(blocks)):
         return WRITES_CONTAINERS
+    if strategy.hides_parameters and _matters(figures, whole, _hidden_parameters(model)):
+        return REPLACES
     name = _kept(model, train)
     return None if name is None else KEEPS.format(name=name)
 
@@ -174,6 +180,16 @@ def _shards_outside(model: nn.Module, blocks: Sequence[nn.Module], found: list[s
             return _shard(0, value)
 
         stack.enter_context(patch.object(nn.Module, "__getattr__", watched))
+        yield
+
+
+@contextmanager
+def _hidden_parameters(model: nn.Module) -> Iterator[None]:
+    """Let modules find their parameters as plain attributes, before whatever is in the place of a parameter."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            plain = {key: weight for key, weight in module._parameters.items() if weight is not None}
+            stack.enter_context(patch.dict(vars(module), plain))
         yield
 
 

@@ -103,6 +103,8 @@ class Strategy(ABC):
     """Hooks on a parameter, set once it is wrapped, are called with the gradient of all ranks."""
     copies_inputs: ClassVar[bool] = False
     """A block is called with copies of the containers that its caller gives it."""
+    hides_parameters: ClassVar[bool] = False
+    """While a forward runs, weights are plain attributes, which hide what is in the place of a parameter."""
     ranks_must_agree: ClassVar[bool] = False
     """Ranks that do different things hang or abort; `loss_check` finds them, in the steps that it looks at."""
     options: ClassVar[tuple[Option, ...]] = ()

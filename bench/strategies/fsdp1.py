@@ -29,6 +29,7 @@ class FSDP1(Strategy):
     whole_parameters = False
     ranks_must_agree = True
     hooks_see_averages = False
+    hides_parameters = True
     options = (SHARDING_STRATEGY,)
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -143,6 +144,23 @@ class LimitedWeights(PlainNet):
 
     def example(self, index: int) -> Batch:
         return Batch(args=(torch.tensor(index % 5),), kwargs={}, targets=torch.randint(4, ()))
+
+
+class MovingAverage(PlainNet):
+    """A second head follows the first; at the start they are equal."""
+
+    class model(Net):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.average = deepcopy(self.head).requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Any:
+            with torch.no_grad():
+                for old, new in zip(self.average.parameters(), self.head.parameters(), strict=True):
+                    old.lerp_(new, 0.1)
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(x) + self.average(x)
 
 
 class GrowsInForward(PlainNet):

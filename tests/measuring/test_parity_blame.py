@@ -85,10 +85,17 @@ def test_a_fault_of_the_model_is_told_as_such(
 
 
 @pytest.mark.parametrize("strategy", ["dp", "balanced_dp", "fsdp"])
-def test_weights_that_a_forward_writes_are_lost_by_replicas_and_shards(launcher: Launcher, strategy: str) -> None:
-    outcome = checked(launcher, job_of(rare_models.LimitedWeights, strategy)).outcome
+@pytest.mark.parametrize(
+    ("cls", "written"),
+    [(rare_models.LimitedWeights, "embedding.weight"), (rare_models.MovingAverage, "average.weight, average.bias")],
+    ids=ids,
+)
+def test_weights_that_a_forward_writes_are_lost_by_replicas_and_shards(
+    launcher: Launcher, strategy: str, cls: type[Workload], written: str
+) -> None:
+    outcome = checked(launcher, job_of(cls, strategy)).outcome
     assert (outcome.status, outcome.phase) == ("skipped", "cause of the miss"), outcome
-    assert "writes the model's own weights (embedding.weight)" in str(outcome.reason)
+    assert f"writes the model's own weights ({written})" in str(outcome.reason)
 
 
 @pytest.mark.parametrize("strategy", ["single", "ddp"])

@@ -107,6 +107,19 @@ class OfBlocks(Net):
         self.layers = nn.ModuleList(Block(inner()) for _ in range(2))
 
 
+class Hyper(nn.Module):
+    """The last layer's weights come from another layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.makes = Net(), nn.Linear(8, 4 * 8 + 4)
+
+    def forward(self, x: Tensor) -> Any:
+        weight, bias = self.makes(torch.ones_like(x[0])).split([4 * 8, 4])
+        made = {"head.weight": weight.view(4, 8), "head.bias": bias}
+        return torch.func.functional_call(self.net, made, (x,))
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -121,6 +134,12 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("model", [Net, Recurrent, ChangesItself, OutsideType])
 def test_nothing_is_found_where_nothing_matters(model: type[nn.Module], strategy: str) -> None:
     assert found(model(), strategy) is None
+
+
+def test_weights_in_the_place_of_others_are_seen_where_parameters_are_hidden() -> None:
+    blocks = [*(model := Hyper()).net.layers]
+    assert "puts other tensors in the place of parameters" in str(found(model, "fsdp1", blocks))
+    assert all(found(model, strategy, blocks) is None for strategy in ("dp", "fsdp"))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
