@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -42,15 +42,25 @@ def map_tensors(function: Callable[[Tensor], Any], structure: Any) -> Any:
 
 
 def tensors_of(structure: Any) -> list[Tensor]:
-    """Every tensor in `structure`, in the order of `map_tensors`."""
-    found: list[Tensor] = []
+    """Every tensor in `structure`, in the order of `map_tensors`; no container is made anew for it."""
+    return list(_walk(structure, frozenset()))
 
-    def keep(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
 
-    map_tensors(keep, structure)
-    return found
+def _walk(structure: Any, around: frozenset[int]) -> Iterator[Tensor]:
+    """around: ids of the containers that this one is in; one that holds itself is not entered twice."""
+    if isinstance(structure, Tensor):
+        yield structure
+        return
+    parts: Iterable[Any] = ()
+    if isinstance(structure, (tuple, list)):
+        parts = structure
+    elif isinstance(structure, Mapping):
+        parts = structure.values()
+    elif dataclasses.is_dataclass(structure) and not isinstance(structure, type):
+        parts = (getattr(structure, field.name, None) for field in dataclasses.fields(structure))
+    if id(structure) not in around:
+        for part in parts:
+            yield from _walk(part, around | {id(structure)})
 
 
 def with_tensors(structure: Any, tensors: Iterable[Any]) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -78,6 +79,28 @@ def test_order_is_depth_first_through_every_kind_of_container() -> None:
     assert type(moved) is OrderedDict and moved["c"].text == "kept"
     assert [tensor.item() for tensor in tensors_of(moved)] == [10, 11, 12, 13]
     assert one.item() == 0
+
+
+class Both(tuple[Any, Any]):
+    """Not made from its parts."""
+
+    def __new__(cls, one: Any, other: Any) -> Both:
+        return super().__new__(cls, (one, other))
+
+
+@dataclass
+class Ring:
+    tensor: Tensor
+    ring: Any = None
+    never_set: Any = field(init=False)
+
+
+def test_containers_are_read_as_they_are() -> None:
+    one, two = torch.ones(1), torch.zeros(1)
+    ring = Ring(two)
+    ring.ring = [ring, one]
+    found = tensors_of(MappingProxyType({"a": Both(one, ring), "b": ring}))
+    assert [id(tensor) for tensor in found] == [id(one), id(two), id(one), id(two), id(one)]
 
 
 def test_class_objects_are_leaves() -> None:

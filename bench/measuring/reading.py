@@ -198,11 +198,15 @@ def _copied_inputs(blocks: Iterable[nn.Module]) -> Iterator[None]:
     """Give blocks copies of the containers that they are called with."""
     with ExitStack() as stack:
         for block in blocks:
-            copied = block.register_forward_pre_hook(
-                lambda module, args, kwargs: map_tensors(lambda tensor: tensor, (args, kwargs)), with_kwargs=True
-            )
-            stack.callback(copied.remove)
+            stack.callback(block.register_forward_pre_hook(_copies, with_kwargs=True).remove)
         yield
+
+
+def _copies(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    try:
+        return map_tensors(lambda tensor: tensor, (args, kwargs))
+    except (TypeError, AttributeError, RecursionError):
+        return None  # that a container cannot be copied says nothing of who writes to it
 
 
 def _kept(model: nn.Module, train: Loss) -> str | None:

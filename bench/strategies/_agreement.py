@@ -8,38 +8,51 @@ the others what it is about to do before it does it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch.autograd import Variable
 
 from bench.errors import RefusedError
 from bench.strategies._arrivals import Arrivals, FlatArrivals
-from bench.strategies._graph import Edge, edge_of, edges_behind
+from bench.strategies._graph import edge_of
 from bench.strategies.base import Context, StepLoss
 from bench.structure import tensors_of
 
 MOST_NAMED = 3
 END = "the end of its forward"
+GRADIENTS = "the gradients of"
 ROOT = "everything outside the blocks"
 WRAPPER = "_fsdp_wrapped_module"
 SAME_BLOCKS = "FSDP needs every rank to run the same blocks in the same order"
+SAME_ORDER = (
+    "FSDP reduces blocks in the order in which they, or their inputs, get their gradients, which must be the same on "
+    "every rank"
+)
 USE_DDP = "use ddp with find_unused_parameters=on"
 
 Weights: TypeAlias = Mapping[str, tuple[nn.Module, str]]
 """Where each trained parameter of a unit is (module and attribute), by its name in the model."""
 
+Hook = TypeVar("Hook", bound=Callable[..., None])
+
+
+def _eager(hook: Hook) -> Hook:
+    """What a compiled function calls, but must not compile, and not guard on either."""
+    return cast("Hook", torch.compiler.disable(hook))  # type: ignore[no-untyped-call]
+
 
 class Agreement:
     """Compares the next steps of all ranks; RefusedError on every rank where two of them differ.
 
-    model: what was wrapped; called: the module that is called for each block. whole_blocks: a block's gradients
-    are reduced together, with zeros for parameters without one. fsdp2: it reduces a block once the gradients of
-    the block's inputs are there; FSDP1 does when those of its parameters are, and for that `requires_grad` must stay.
+    model: what was wrapped; called: the module that is called for each block. fsdp2: it reduces a block once the
+    gradients of the block's inputs are there, and of it the parameters that have a gradient, or zeros for the rest
+    (reduces_unused); FSDP1 reduces a block whole once it has its gradient, and for that `requires_grad` must stay.
     """
 
     def __init__(
@@ -48,132 +61,116 @@ class Agreement:
         context: Context,
         called: Mapping[nn.Module, nn.Module],
         *,
-        whole_blocks: bool,
         fsdp2: bool,
+        reduces_unused: bool = False,
     ) -> None:
         assert context.mesh is not None
         self._mesh, self._device = context.mesh, context.devices[0]
-        self._whole_blocks, self._fsdp2 = whole_blocks, fsdp2
+        self._fsdp2, self._reduces_unused = fsdp2, reduces_unused
         names = {module: _plain(path) for path, module in model.named_modules()}
-        paths = {block: names[block] for block in called}
-        self._events = [*paths.values(), END, *map(_backward, [*paths.values(), ROOT, END])]
+        units = {**{block: names[block] for block in called}, model: ROOT}
+        paths = [*units.values()]
+        self._events = [*paths, END, *map(_backward, paths), *map(_gradients, [*paths, END])]
         inside = {module for block in called for module in block.modules()}
-        parts = {block: list(block.modules()) for block in called}
-        parts[model] = [module for module in model.modules() if module not in inside]
+        parts = {units[block]: list(block.modules()) for block in called}
+        parts[ROOT] = [module for module in model.modules() if module not in inside]
         owned = {unit: _weights(modules, names) for unit, modules in parts.items()}
-        self._units = {
-            unit: members
-            for module, weights in owned.items()
-            for unit, members in (
-                [(paths.get(module, ROOT), set(weights))] if whole_blocks else [(name, {name}) for name in weights]
-            )
-        }
-        self._arrivals = self._looking_at_arrivals()
+        self._arrivals: Arrivals | FlatArrivals = FlatArrivals(self._compare_gradients, END)
+        if fsdp2:
+            every = [name for weights in owned.values() for name in weights]
+            self._arrivals = Arrivals(self._compare_gradients, END, every)
+        # Now: while FSDP1 has a block gathered, its modules do not list them.
         self._parameters = {
-            paths.get(unit, ROOT): [weight for module in modules for weight in module.parameters(recurse=False)]
+            unit: [weight for module in modules for weight in module.parameters(recurse=False)]
             for unit, modules in parts.items()
         }
         self._trained = {unit: _trained(parameters) for unit, parameters in self._parameters.items()}
-        self._edges: dict[Edge, str] = {}
-        self._reached: set[str] = set()
-        self._left = context.looks
-        self._handles: list[RemovableHandle] = []
-        for block, outer in called.items():
-            self._watch_block(paths[block], block, outer)
-        for unit, weights in owned.items():
-            if not _compiled(unit):
-                note = partial(self._note, paths.get(unit, ROOT), weights)
-                self._handles.append(unit.register_forward_pre_hook(note, with_kwargs=True))
+        self._follows: dict[str, bool] = {}
+        self._in_backward: set[str] = set()
+        self._reduces, self._left = True, context.looks
+        self._looks, self._undo = True, ExitStack()
+        for unit, path in units.items():
+            self._watch(path, unit, called.get(unit), owned[path])
+
+    def _watch(self, path: str, unit: nn.Module, outer: nn.Module | None, weights: Weights) -> None:
+        """Announce a unit before the wrapper's own hooks run; `_note` reads it after them, when it is whole."""
+        if outer is not None:
+            announce = partial(self._announce, path)
+            self._undo.callback(outer.register_forward_pre_hook(announce, prepend=True, with_kwargs=True).remove)
+        note, follow = partial(self._note, path, weights), partial(self._follow, path)
+        self._undo.callback(unit.register_forward_pre_hook(note, with_kwargs=True).remove)
+        self._undo.callback(unit.register_forward_hook(follow, prepend=True).remove)
 
     def __call__(self, step: StepLoss) -> None:
-        """Compare the backward pass that is to come, after the last of the micro-batches that are accumulated."""
+        """Compare the backward pass that is to come; it reduces after the last of the micro-batches that add up."""
         if self._left == 0:
             self._stop()
             return
         self._meet(END)
         if not self._fsdp2:
             self._compare_trained()
-        self._reached |= {self._edges[edge] for edge in edges_behind([step.loss_sum]) & self._edges.keys()}
-        self._edges.clear()
-        if self._arrivals is not None:
-            self._arrivals.reduces = step.last
-        if not step.last:
-            return
-        self._compare_gradients([bool(members & self._reached) for members in self._units.values()], [*self._units])
-        self._reached.clear()
-        if self._arrivals is not None:
+            self._compare_followed()
+        self._in_backward.clear()
+        self._reduces = step.last
+        if step.last:
             self._arrivals.watch_end(step.loss_sum)
-        self._left -= 1
+            self._left -= 1
 
-    def _watch_block(self, path: str, block: nn.Module, outer: nn.Module) -> None:
-        """Announce a block before the wrapper's own hooks run; `_note` reads it after them, when it is whole."""
-        if not _compiled(outer):
-            announce, follow = (partial(each, path) for each in (self._announce, self._follow))
-            self._handles.append(outer.register_forward_pre_hook(announce, prepend=True, with_kwargs=True))
-            self._handles.append(block.register_forward_hook(follow, prepend=True))
-
+    @_eager
     def _announce(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         if _transformed():
             if self._fsdp2:
                 return  # numbers cannot be exchanged there either
             raise RefusedError(f"FSDP1 cannot gather {path} inside a transform of torch.func; use ddp")
-        self._meet(path, needs_gradient=self._fsdp2 and bool(_inputs(args, kwargs)))
+        if path not in self._in_backward:  # where a checkpoint runs it again, it is whole already
+            self._meet(path)
 
+    @_eager
+    def _note(self, path: str, weights: Weights, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """See to it that the unit's gradients are compared when they have arrived."""
+        if torch.is_grad_enabled() and not _transformed() and path not in self._in_backward:
+            found = {name: getattr(owner, attribute) for name, (owner, attribute) in weights.items()}
+            inputs = [tensor for tensor in tensors_of((args, kwargs)) if tensor.requires_grad]
+            self._arrivals.watch(
+                path, {name: each for name, each in found.items() if edge_of(each) is not None}, inputs
+            )
+
+    @_eager
     def _follow(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
-        """Announce the block's backward pass: FSDP gathers the block again once a gradient of its output is there."""
-        met = False
+        """Announce the unit's backward pass: FSDP gathers it again once the first gradient of an output is there."""
 
         def meet(gradient: Tensor | None) -> None:
-            nonlocal met
-            if not met and self._handles:
-                met = True
-                self._meet(_backward(path))
+            if path in self._in_backward or not self._looks:
+                return
+            if not self._in_backward:
+                Variable._execution_engine.queue_callback(self._in_backward.clear)
+            self._in_backward.add(path)
+            self._meet(_backward(path))
 
-        if torch.is_grad_enabled() and not _transformed():
-            for tensor in tensors_of(output):
-                if tensor.requires_grad:
-                    tensor.register_hook(meet)  # type: ignore[no-untyped-call]
-
-    def _note(self, unit: str, weights: Weights, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Remember where in the graph the gradient of each parameter of this block arrives."""
-        if not torch.is_grad_enabled():
-            return
-        found = {name: getattr(owner, attribute) for name, (owner, attribute) in weights.items()}
-        edges = {name: edge for name, weight in found.items() if (edge := edge_of(weight)) is not None}
-        self._edges |= {edge: name for name, edge in edges.items()}
-        if self._arrivals is not None:
-            self._arrivals.watch(unit, {name: found[name] for name in edges}, _inputs(args, kwargs))
+        if torch.is_grad_enabled() and not _transformed() and path not in self._in_backward:
+            outputs = [tensor for tensor in tensors_of(output) if tensor.requires_grad]
+            self._follows[path] = bool(outputs)
+            for tensor in outputs:
+                tensor.register_hook(meet)  # type: ignore[no-untyped-call]
 
     def _stop(self) -> None:
-        while self._handles:
-            self._handles.pop().remove()
-        if self._arrivals is not None:
-            self._arrivals.remove()
-            self._arrivals = None
+        self._looks = False
+        self._undo.close()
+        self._arrivals.remove()
 
-    def _looking_at_arrivals(self) -> Arrivals | FlatArrivals | None:
-        if not self._fsdp2:
-            return FlatArrivals(self._compare_arrived, END)
-        # Zeros are reduced for whole blocks: nothing more than the graph shows can differ.
-        return None if self._whole_blocks else Arrivals(self._compare_arrived, END, self._units)
-
-    def _meet(self, event: str, *, needs_gradient: bool = False) -> None:
-        said = self._exchange([self._events.index(event), int(needs_gradient)])
+    def _meet(self, event: str) -> None:
+        said = self._exchange([self._events.index(event)])
         other = _different(said)
         if other is None:
             return
-        if said[other][0] == said[0][0]:
-            wants, does_not = (0, other) if said[0][1] else (other, 0)
-            raise RefusedError(
-                f"FSDP reduces blocks in the order in which gradients come back to them, which must be the same on "
-                f"every rank: the input of {event} needs a gradient on rank {wants}, and none on rank {does_not}; "
-                f"{USE_DDP}"
-            )
-        more = " and use fsdp:reduce_unused_parameters=on" if self._fsdp2 and not self._whole_blocks else ""
+        one, two = (self._events[said[rank][0]] for rank in (0, other))
+        where = f"rank 0 comes to {one} where rank {other} comes to {two}"
+        if one.startswith(GRADIENTS) or two.startswith(GRADIENTS):
+            raise RefusedError(f"{SAME_ORDER}: {where}; {USE_DDP}")
+        more = " and use fsdp:reduce_unused_parameters=on" if self._fsdp2 and not self._reduces_unused else ""
         raise RefusedError(
-            f"{SAME_BLOCKS}: rank 0 comes to {self._events[said[0][0]]} where rank {other} comes to "
-            f"{self._events[said[other][0]]}; leave layers that not every batch runs out of the workload's "
-            f"blocks(){more}, or {USE_DDP}"
+            f"{SAME_BLOCKS}: {where}; leave layers that not every batch runs out of the workload's blocks(){more}, or "
+            f"{USE_DDP}"
         )
 
     def _compare_trained(self) -> None:
@@ -187,18 +184,32 @@ class Agreement:
                 f"forward changes that of {_listed(names)}; set it in build(), or use fsdp or ddp"
             )
 
-    def _compare_arrived(self, unit: str, gets_one: Sequence[bool], names: Sequence[str]) -> None:
-        self._meet(_backward(unit))
-        self._compare_gradients(gets_one, names)
+    def _compare_followed(self) -> None:
+        """FSDP1 gathers ahead, in a backward pass, the block before; only if an output of that needs a gradient."""
+        said = self._exchange([int(self._follows.get(unit, False)) for unit in self._parameters])
+        self._follows.clear()
+        other = _different(said)
+        if other is not None:
+            raise RefusedError(
+                "FSDP1 needs every rank to give the same blocks an output that needs a gradient: "
+                f"{_listed(_parting(self._parameters, said[0], said[other]))} on rank 0 or on rank {other}, not on "
+                f"both; {USE_DDP}"
+            )
 
-    def _compare_gradients(self, gets_one: Sequence[bool], names: Sequence[str]) -> None:
+    def _compare_gradients(self, unit: str, gets_one: Sequence[bool], names: Sequence[str]) -> None:
+        """Before a unit is reduced, or what is left at the end: do all ranks give the same a gradient?"""
+        self._in_backward.discard(unit)
+        if not self._reduces:
+            return
+        self._meet(_gradients(unit))
+        if self._reduces_unused or not names:
+            return
         said = self._exchange([int(each) for each in gets_one])
         other = _different(said)
         if other is None:
             return
-        different = [name for name, one, two in zip(names, said[0], said[other], strict=True) if one != two]
-        what = "blocks" if self._whole_blocks else "parameters"
-        remedy = "" if self._whole_blocks else "fsdp:reduce_unused_parameters=on, or "
+        different = _parting(names, said[0], said[other])
+        what, remedy = ("parameters", "fsdp:reduce_unused_parameters=on, or ") if self._fsdp2 else ("blocks", "")
         raise RefusedError(
             f"FSDP needs every rank to give the same {what} a gradient: {_listed(different)} get one on rank 0 or on "
             f"rank {other}, not on both (a sparse mixture of experts does that); use {remedy}{USE_DDP[4:]}"
@@ -214,22 +225,20 @@ class Agreement:
 
 
 def _backward(unit: str) -> str:
-    return "the end of its backward" if unit == END else f"the backward of {unit}"
+    return f"the backward of {unit}"
+
+
+def _gradients(unit: str) -> str:
+    return "the end of its backward" if unit == END else f"{GRADIENTS} {unit}"
+
+
+def _parting(names: Iterable[str], said: Sequence[int], by_another: Sequence[int]) -> list[str]:
+    return [name for name, one, two in zip(names, said, by_another, strict=True) if one != two]
 
 
 def _different(said: Sequence[Sequence[int]]) -> int | None:
     """The first rank that says something else than rank 0."""
     return next((rank for rank, each in enumerate(said) if each != said[0]), None)
-
-
-def _inputs(args: Any, kwargs: Any) -> list[Tensor]:
-    """The inputs of a module that need a gradient."""
-    return [tensor for tensor in tensors_of((args, kwargs)) if tensor.requires_grad] if torch.is_grad_enabled() else []
-
-
-def _compiled(module: nn.Module) -> bool:
-    """Whether `module.compile()` was called: its hooks are compiled with it, which these cannot be."""
-    return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _transformed() -> bool:

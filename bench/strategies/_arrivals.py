@@ -31,12 +31,10 @@ class Arrivals:
     """Calls `compare` for the parameters of one unit after the other, just before FSDP2 reduces them.
 
     end: stands for a unit at the end of the backward pass; names: all parameters.
-    reduces: the backward pass to come is the last of the micro-batches that are accumulated.
     """
 
     def __init__(self, compare: Compare, end: str, names: Iterable[str]) -> None:
         self._compare_names, self._end, self._all = compare, end, [*names]
-        self.reduces = True
         self._arrived: set[str] = set()
         self._handles: dict[str, RemovableHandle] = {}
 
@@ -70,9 +68,8 @@ class Arrivals:
             self._arrived.add(name)
 
     def _compare(self, unit: str, names: Iterable[str]) -> None:
-        if self.reduces:
-            ordered = list(names)
-            self._compare_names(unit, [name in self._arrived for name in ordered], ordered)
+        ordered = list(names)
+        self._compare_names(unit, [name in self._arrived for name in ordered], ordered)
 
 
 class FlatArrivals:
@@ -84,7 +81,6 @@ class FlatArrivals:
 
     def __init__(self, compare: Compare, end: str) -> None:
         self._compare, self._end = compare, end
-        self.reduces = True
         self._handles: dict[Node, RemovableHandle] = {}
 
     def watch(self, unit: str, weights: Mapping[str, Tensor], inputs: Iterable[Tensor]) -> None:
@@ -108,8 +104,7 @@ class FlatArrivals:
             self._handles.popitem()[1].remove()
 
     def _before(self, unit: str, node: Any, gradients: Sequence[Tensor | None]) -> None:
-        if self.reduces:
-            self._compare(unit, [gradients[0] is not None or node.variable.grad is not None], [unit])
+        self._compare(unit, [gradients[0] is not None or node.variable.grad is not None], [unit])
 
 
 def _call_at_end(loss: Tensor, call: Callable[[], None]) -> None:

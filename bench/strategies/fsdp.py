@@ -63,7 +63,7 @@ class FSDP(Strategy):
             return None
         unused = self.option(context.case, REDUCE_UNUSED.name) == "on"
         blocks = {block: block for block in context.blocks}
-        return Agreement(model, context, blocks, whole_blocks=unused, fsdp2=True)
+        return Agreement(model, context, blocks, fsdp2=True, reduces_unused=unused)
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
         return super().refusal(error, wrapped) or fsdp_refusal(error)

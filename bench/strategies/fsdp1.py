@@ -58,7 +58,7 @@ class FSDP1(Strategy):
             return None
         outer = {module.module: module for module in FullyShardedDataParallel.fsdp_modules(wrapped)}
         blocks = {block: outer[block] for block in context.blocks}
-        return Agreement(model, context, blocks, whole_blocks=True, fsdp2=False)
+        return Agreement(model, context, blocks, fsdp2=False)
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
         return super().refusal(error, wrapped) or fsdp_refusal(error, self._whole)

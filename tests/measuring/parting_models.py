@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.measuring.own_models import Experts, Net, PlainNet, SparseExperts
+from bench.workloads import Batch
+from tests.measuring.own_models import Experts, Net, PlainNet, SkipsLayers, SparseExperts
 
 
 class TogglesGradients(PlainNet):
@@ -215,3 +216,102 @@ class DetachesInCheckpoint(SparseExperts):
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         return [layer.inner for layer in model.layers]  # type: ignore[union-attr]
+
+
+class ChecksInByData(SparseExperts):
+    """Blocks run once more, in a checkpoint, where the data say so: what is gathered and reduced stays the same."""
+
+    use_reentrant = False
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor, choice: Tensor) -> Any:
+            x.requires_grad_()
+            for layer in self.layers:
+                again = bool(choice.any())
+                x = checkpoint(layer, x, use_reentrant=self.use_reentrant) if again else layer(x)
+            return self.head(x)
+
+    def build(self) -> nn.Module:
+        model = super().build()
+        model.use_reentrant = self.use_reentrant  # type: ignore[assignment]
+        return model
+
+
+class ChecksInReentrantlyByData(ChecksInByData):
+    use_reentrant = True
+
+
+class CompiledParts(SkipsLayers):
+    """Each block is compiled, and what runs between them is not."""
+
+    def build(self) -> nn.Module:
+        model = super().build()
+        for layer in model.layers:  # type: ignore[union-attr]
+            layer.compile(backend="eager")
+        return model
+
+
+class CuttingLayer(nn.Module):
+    def __init__(self, *, cuts: bool) -> None:
+        super().__init__()
+        self.linear, self.cuts = nn.Linear(8, 8), cuts
+
+    def forward(self, x: Tensor, choice: Tensor) -> Any:
+        return self.linear(x.detach() if self.cuts and bool(choice.any()) else x).tanh()
+
+
+class CutsByData(SparseExperts):
+    """Of two blocks side by side, the later one passes no gradient on where the data say so."""
+
+    class model(Net):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.layers = nn.Linear(8, 8), nn.ModuleList(CuttingLayer(cuts=each) for each in (False, True))
+
+        def forward(self, x: Tensor, choice: Tensor) -> Any:
+            x = self.first(x)
+            return self.head(sum(layer(x, choice) for layer in self.layers))
+
+
+class PenaltyByData(PlainNet):
+    """The loss takes a gradient of its own where the targets say so."""
+
+    def loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor]:
+        loss, weight = super().loss(output, targets)
+        if bool((targets == 0).any()):
+            (gradient,) = torch.autograd.grad(loss, output, retain_graph=True)
+            loss = loss + (output * gradient)[targets == 0].sum()
+        return loss, weight
+
+    def example(self, index: int) -> Batch:
+        return Batch(args=(torch.randn(8),), kwargs={}, targets=torch.tensor(index // 2 % 2))
+
+
+class Pair(tuple[Tensor, Tensor]):
+    """A container that is not made from its parts."""
+
+    def __new__(cls, one: Tensor, other: Tensor) -> Pair:
+        return super().__new__(cls, (one, other))
+
+
+class PairedLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, pair: Pair) -> Tensor:
+        return self.linear(pair[0]).tanh() + pair[1]
+
+
+class GivesPairs(PlainNet):
+    """Blocks are called with a container that is not made from its parts."""
+
+    class model(Net):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(PairedLayer() for _ in range(2))
+
+        def forward(self, x: Tensor) -> Any:
+            for layer in self.layers:
+                x = layer(Pair(x, x.detach()))
+            return self.head(x)

@@ -24,8 +24,9 @@ reduces_unused = pytest.mark.skipif(
 )
 EXPERTS = "layers.1.experts.0.weight, layers.1.experts.0.bias, layers.1.experts.1.weight"
 STAY = "keep the requires_grad that they were wrapped with"
+PENALTY = "rank 0 comes to the backward of everything outside the blocks where rank 1 comes to the end of its forward"
 PARTS = "rank 0 comes to the backward of layers.1.inner where rank 1 comes to layers.0.inner"
-INPUT = "the input of layers.1 needs a gradient on rank 0, and none on rank 1"
+LATE = "rank 0 comes to the gradients of layers.1 where rank 1 comes to the"
 
 
 def job_of(cls: type[Workload], strategy: str, settings: dict[str, str], *, parity: bool, seconds: float = 60.0) -> Job:
@@ -40,9 +41,9 @@ def job_of(cls: type[Workload], strategy: str, settings: dict[str, str], *, pari
         (models.TogglesGradients, "fsdp1", {}, f"{STAY}: on rank 0 the forward changes that of layers.1", "in build()"),
         (models.TogglesGradients, "fsdp1", NO_SHARD, "changes that of layers.1", "in build()"),
         (models.FreezesByData, "fsdp1", {}, f"{STAY}: on rank 1 the forward changes that of layers.0", "in build()"),
-        (models.FreezesByData, "fsdp", {}, INPUT, "find_unused_parameters=on"),
-        (models.NoGradientByData, "fsdp", {}, INPUT, "find_unused_parameters=on"),
-        pytest.param(models.NoGradientByData, "fsdp", REDUCE_UNUSED, INPUT, "ddp with find", marks=reduces_unused),
+        (models.FreezesByData, "fsdp", {}, LATE, "find_unused_parameters=on"),
+        (models.NoGradientByData, "fsdp", {}, LATE, "find_unused_parameters=on"),
+        pytest.param(models.NoGradientByData, "fsdp", REDUCE_UNUSED, LATE, "ddp with find", marks=reduces_unused),
         (models.ExpertsInCheckpoint, "fsdp", {}, EXPERTS, "fsdp:reduce_unused_parameters=on"),
         (models.CheckpointAroundExperts, "fsdp", {}, EXPERTS, "fsdp:reduce_unused_parameters=on"),
         (models.ExpertsOutsideBlocks, "fsdp", {}, "layers.0.experts.0.weight", "fsdp:reduce_unused_parameters=on"),
@@ -51,6 +52,13 @@ def job_of(cls: type[Workload], strategy: str, settings: dict[str, str], *, pari
         (models.DetachesInCheckpoint, "fsdp1", {}, PARTS, "find_unused_parameters=on"),
         (models.DetachesInCheckpoint, "fsdp", {}, PARTS, "find_unused_parameters=on"),
         pytest.param(models.DetachesInCheckpoint, "fsdp", REDUCE_UNUSED, PARTS, "use ddp with", marks=reduces_unused),
+        (models.CutsByData, "fsdp", {}, LATE, "find_unused_parameters=on"),
+        pytest.param(models.CutsByData, "fsdp", REDUCE_UNUSED, LATE, "ddp with find", marks=reduces_unused),
+        (models.PenaltyByData, "fsdp", {}, PENALTY, "find_unused_parameters=on"),
+        (models.PenaltyByData, "fsdp1", {}, PENALTY, "find_unused_parameters=on"),
+        (models.CompiledParts, "fsdp", {}, "rank 0 comes to layers.0 where rank 1 comes to layers.1", "blocks()"),
+        (models.CompiledParts, "fsdp1", {}, "rank 0 comes to layers.0 where rank 1 comes to layers.1", "blocks()"),
+        (models.ChecksInReentrantlyByData, "fsdp1", {}, "output that needs a gradient: layers.0", "use ddp with"),
     ],
 )
 def test_is_skipped_with_the_reason(
@@ -66,6 +74,9 @@ def test_is_skipped_with_the_reason(
     [
         (models.TogglesGradients, "fsdp", {}),
         (models.CheckpointAroundExperts, "fsdp1", {}),
+        *((models.ChecksInByData, strategy, {}) for strategy in ("fsdp", "fsdp1")),
+        pytest.param(models.ChecksInByData, "fsdp", REDUCE_UNUSED, marks=reduces_unused),
+        *((models.GivesPairs, strategy, {}) for strategy in ("fsdp", "fsdp1")),
         pytest.param(models.ExpertsInCheckpoint, "fsdp", REDUCE_UNUSED, marks=reduces_unused),
         pytest.param(models.CheckpointAroundExperts, "fsdp", REDUCE_UNUSED, marks=reduces_unused),
     ],

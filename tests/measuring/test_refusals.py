@@ -93,9 +93,9 @@ REFUSED: list[tuple[type[Workload], str, dict[str, str], str, str]] = [
     (own_models.ScalarParameter, "fsdp1", {}, "a parameter without dimensions", "shape (1,)"),
     (own_models.SparseGradients, "fsdp", {}, "sparse gradients", "sparse=False"),
     (own_models.SparseGradients, "fsdp1", {}, "sparse gradients", "sparse=False"),
-    (own_models.SparseExperts, "fsdp", {}, "layers.0.experts.0.weight", "fsdp:reduce_unused_parameters=on"),
+    (own_models.SparseExperts, "fsdp", {}, "layers.1.experts.0.weight", "fsdp:reduce_unused_parameters=on"),
     (own_models.SparseExperts, "ddp", {}, "some parameters get no gradient", "ddp:find_unused_parameters=on"),
-    (own_models.SparseLater, "fsdp", {}, "layers.0.experts.0.weight", "fsdp:reduce_unused_parameters=on"),
+    (own_models.SparseLater, "fsdp", {}, "layers.1.experts.0.weight", "fsdp:reduce_unused_parameters=on"),
     *(
         (own_models.SkipsLayers, name, {}, "rank 0 comes to layers.0 where rank 1 comes to layers.1", "blocks()")
         for name in ("fsdp", "fsdp1")
