@@ -96,10 +96,15 @@ class Agreement:
         """Announce a unit before the wrapper's own hooks run; `_note` reads it after them, when it is whole."""
         if outer is not None:
             announce = partial(self._announce, path)
-            self._undo.callback(outer.register_forward_pre_hook(announce, prepend=True, with_kwargs=True).remove)
-        note, follow = partial(self._note, path, weights), partial(self._follow, path)
-        self._undo.callback(unit.register_forward_pre_hook(note, with_kwargs=True).remove)
-        self._undo.callback(unit.register_forward_hook(follow, prepend=True).remove)
+            if _compiled(outer):
+                self._undo.callback(_call_first(outer, announce))
+            else:
+                hook = outer.register_forward_pre_hook(announce, prepend=True, with_kwargs=True)
+                self._undo.callback(hook.remove)
+        if not _compiled(unit):
+            note, follow = partial(self._note, path, weights), partial(self._follow, path)
+            self._undo.callback(unit.register_forward_pre_hook(note, with_kwargs=True).remove)
+            self._undo.callback(unit.register_forward_hook(follow, prepend=True).remove)
 
     def __call__(self, step: StepLoss) -> None:
         """Compare the backward pass that is to come; it reduces after the last of the micro-batches that add up."""
@@ -239,6 +244,23 @@ def _parting(names: Iterable[str], said: Sequence[int], by_another: Sequence[int
 def _different(said: Sequence[Sequence[int]]) -> int | None:
     """The first rank that says something else than rank 0."""
     return next((rank for rank, each in enumerate(said) if each != said[0]), None)
+
+
+def _compiled(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called: hooks are compiled with it, and may be all it refuses (`fullgraph=True`)."""
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _call_first(module: nn.Module, announce: Callable[[nn.Module, Any, Any], None]) -> Callable[[], None]:
+    """Let `announce` run before each call of a compiled module, outside of what is compiled; returns what undoes it."""
+    call: Any = module._compiled_call_impl
+
+    def announced(*args: Any, **kwargs: Any) -> Any:
+        announce(module, args, kwargs)
+        return call(*args, **kwargs)
+
+    module._compiled_call_impl = announced
+    return partial(setattr, module, "_compiled_call_impl", call)
 
 
 def _transformed() -> bool:

@@ -251,6 +251,16 @@ class CompiledParts(SkipsLayers):
         return model
 
 
+class CompiledWhole(PlainNet):
+    """Nothing that cannot be compiled may run in a block."""
+
+    def build(self) -> nn.Module:
+        model = super().build()
+        for layer in model.layers:  # type: ignore[union-attr]
+            layer.compile(backend="eager", fullgraph=True)
+        return model
+
+
 class CuttingLayer(nn.Module):
     def __init__(self, *, cuts: bool) -> None:
         super().__init__()

@@ -76,6 +76,7 @@ def test_is_skipped_with_the_reason(
         (models.CheckpointAroundExperts, "fsdp1", {}),
         *((models.ChecksInByData, strategy, {}) for strategy in ("fsdp", "fsdp1")),
         pytest.param(models.ChecksInByData, "fsdp", REDUCE_UNUSED, marks=reduces_unused),
+        (models.CompiledWhole, "fsdp1", {}),
         *((models.GivesPairs, strategy, {}) for strategy in ("fsdp", "fsdp1")),
         pytest.param(models.ExpertsInCheckpoint, "fsdp", REDUCE_UNUSED, marks=reduces_unused),
         pytest.param(models.CheckpointAroundExperts, "fsdp", REDUCE_UNUSED, marks=reduces_unused),
