@@ -247,7 +247,7 @@ def _different(said: Sequence[Sequence[int]]) -> int | None:
 
 
 def _compiled(module: nn.Module) -> bool:
-    """Whether `module.compile()` was called: hooks are compiled with it, and may be all it refuses (`fullgraph=True`)."""
+    """Whether `module.compile()` was called: hooks are compiled with it, or refused (`fullgraph=True`)."""
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
