@@ -70,9 +70,13 @@ def with_tensors(structure: Any, tensors: Iterable[Any]) -> Any:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether torch.compile has wrapped a module, or `module.compile()` was called: hooks are compiled with it."""
-    wrapped = type(module).__name__ == "OptimizedModule"
-    return wrapped or getattr(module, "_compiled_call_impl", None) is not None
+    """Whether torch.compile has wrapped a module, or `module.compile()` was called."""
+    return type(module).__name__ == "OptimizedModule" or compiles_its_hooks(module)
+
+
+def compiles_its_hooks(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called; what torch.compile has wrapped runs its hooks outside."""
+    return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def samples_in(structure: Any) -> int:

@@ -8,10 +8,10 @@ the others what it is about to do before it does it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -20,9 +20,10 @@ from torch.autograd import Variable
 
 from bench.errors import RefusedError
 from bench.strategies._arrivals import Arrivals, FlatArrivals
+from bench.strategies._compiling import call_first, eager
 from bench.strategies._graph import edge_of
 from bench.strategies.base import Context, StepLoss
-from bench.structure import tensors_of
+from bench.structure import compiles_its_hooks, tensors_of
 
 MOST_NAMED = 3
 END = "the end of its forward"
@@ -38,13 +39,6 @@ USE_DDP = "use ddp with find_unused_parameters=on"
 
 Weights: TypeAlias = Mapping[str, tuple[nn.Module, str]]
 """Where each trained parameter of a unit is (module and attribute), by its name in the model."""
-
-Hook = TypeVar("Hook", bound=Callable[..., None])
-
-
-def _eager(hook: Hook) -> Hook:
-    """What a compiled function calls, but must not compile, and not guard on either."""
-    return cast("Hook", torch.compiler.disable(hook))  # type: ignore[no-untyped-call]
 
 
 class Agreement:
@@ -96,12 +90,12 @@ class Agreement:
         """Announce a unit before the wrapper's own hooks run; `_note` reads it after them, when it is whole."""
         if outer is not None:
             announce = partial(self._announce, path)
-            if _compiled(outer):
-                self._undo.callback(_call_first(outer, announce))
+            if compiles_its_hooks(outer):
+                self._undo.callback(call_first(outer, announce))
             else:
                 hook = outer.register_forward_pre_hook(announce, prepend=True, with_kwargs=True)
                 self._undo.callback(hook.remove)
-        if not _compiled(unit):
+        if not compiles_its_hooks(unit):
             note, follow = partial(self._note, path, weights), partial(self._follow, path)
             self._undo.callback(unit.register_forward_pre_hook(note, with_kwargs=True).remove)
             self._undo.callback(unit.register_forward_hook(follow, prepend=True).remove)
@@ -121,7 +115,7 @@ class Agreement:
             self._arrivals.watch_end(step.loss_sum)
             self._left -= 1
 
-    @_eager
+    @eager
     def _announce(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         if _transformed():
             if self._fsdp2:
@@ -130,7 +124,7 @@ class Agreement:
         if path not in self._in_backward:  # where a checkpoint runs it again, it is whole already
             self._meet(path)
 
-    @_eager
+    @eager
     def _note(self, path: str, weights: Weights, module: nn.Module, args: Any, kwargs: Any) -> None:
         """See to it that the unit's gradients are compared when they have arrived."""
         if torch.is_grad_enabled() and not _transformed() and path not in self._in_backward:
@@ -140,7 +134,7 @@ class Agreement:
                 path, {name: each for name, each in found.items() if edge_of(each) is not None}, inputs
             )
 
-    @_eager
+    @eager
     def _follow(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
         """Announce the unit's backward pass: FSDP gathers it again once the first gradient of an output is there."""
 
@@ -244,23 +238,6 @@ def _parting(names: Iterable[str], said: Sequence[int], by_another: Sequence[int
 def _different(said: Sequence[Sequence[int]]) -> int | None:
     """The first rank that says something else than rank 0."""
     return next((rank for rank, each in enumerate(said) if each != said[0]), None)
-
-
-def _compiled(module: nn.Module) -> bool:
-    """Whether `module.compile()` was called: hooks are compiled with it, or refused (`fullgraph=True`)."""
-    return getattr(module, "_compiled_call_impl", None) is not None
-
-
-def _call_first(module: nn.Module, announce: Callable[[nn.Module, Any, Any], None]) -> Callable[[], None]:
-    """Let `announce` run before each call of a compiled module, outside of what is compiled; returns what undoes it."""
-    call: Any = module._compiled_call_impl
-
-    def announced(*args: Any, **kwargs: Any) -> Any:
-        announce(module, args, kwargs)
-        return call(*args, **kwargs)
-
-    module._compiled_call_impl = announced
-    return partial(setattr, module, "_compiled_call_impl", call)
 
 
 def _transformed() -> bool:
