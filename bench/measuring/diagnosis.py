@@ -21,9 +21,9 @@ from bench.measuring.control import Message
 from bench.measuring.reading import misread
 from bench.measuring.step import Trainer
 from bench.measuring.tasks import Job
-from bench.schema import PARITY_LIMIT
+from bench.schema import PARITY_LIMIT, Case
 from bench.strategies import Strategy
-from bench.structure import tensors_of
+from bench.structure import samples_in, tensors_of
 
 SAMPLES = 16
 """Samples fetched twice: a flip of each with one half would go unseen once in 2**16."""
@@ -37,7 +37,7 @@ class OneDevice:
 
     job: with the reference's case; batches: the same global batches, each in so many equal pieces; losses: of each
     step, over the whole batch; weights: after the last; error_of: parity error of other weights against these;
-    strategy: what missed it.
+    missed, strategy: the case that missed it, and its strategy.
     """
 
     job: Job
@@ -46,6 +46,7 @@ class OneDevice:
     losses: Sequence[float]
     weights: Mapping[str, Tensor]
     error_of: Callable[[Mapping[str, Tensor]], float]
+    missed: Case
     strategy: Strategy
 
 
@@ -59,7 +60,7 @@ def diagnose(alone: OneDevice) -> Message:
         if blame is None and (reason := _random_forward(alone) or _coarse_weights(alone)):
             return {"undecided": reason}
         blame = blame or _no_sum(alone)
-        if blame is None and (reason := _misread(alone)):
+        if blame is None and (reason := _misjoined(alone) or _misread(alone)):
             return {"refused": reason}
     except Exception as error:  # the figure of the miss must not be lost with it
         blame = f"whether the model or the strategy is to blame is not known, the search failed: {error!r}"
@@ -198,6 +199,15 @@ def _no_sum(alone: OneDevice) -> str | None:
         f"in {len(parts)} parts, is {apart:.2g} from itself; what the model runs or trains must not hang on which "
         "samples are in a batch together"
     )
+
+
+def _misjoined(alone: OneDevice) -> str | None:
+    """An output that the strategy does not put together from what devices make of their shares."""
+    trainer, outputs = alone.trainer(), list[Any]()
+    piece = alone.batches(2 if alone.job.case.global_batch_size % 2 == 0 else 1)[0].micro_batches[0]
+    trainer.model.register_forward_hook(lambda module, args, output: outputs.append(output))
+    trainer.loss_sum(piece)
+    return alone.strategy.join_refusal(alone.missed, outputs[-1], samples_in((piece.args, piece.kwargs)))
 
 
 def _misread(alone: OneDevice) -> str | None:

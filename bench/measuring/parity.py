@@ -125,6 +125,7 @@ def _cause(
             losses=reference.losses,
             weights=reference.weights,
             error_of=partial(_error, reference),
+            missed=checked.case,
             strategy=strategies.registry.get(checked.case.strategy),
         )
     )

@@ -87,7 +87,7 @@ class PrecisionModule(nn.Module):
 
 
 def _checked_loss(returned: Any, name: str) -> tuple[Tensor, Tensor | float]:
-    """What `loss` returned; BenchError where that is not as `Workload.loss` says, or trains nothing."""
+    """What `loss` returned; BenchError where that is not as `Workload.loss` says."""
     parts = returned if isinstance(returned, (tuple, list)) else (returned,)
     if len(parts) != 2 or not isinstance(parts[0], Tensor) or parts[0].dim():
         kinds = [f"a tensor of shape {tuple(p.shape)}" if isinstance(p, Tensor) else type(p).__name__ for p in parts]
@@ -95,12 +95,7 @@ def _checked_loss(returned: Any, name: str) -> tuple[Tensor, Tensor | float]:
             f"loss() of workload {name} returns {' and '.join(kinds) or 'nothing'}; return two scalars, "
             "(loss_sum, weight), the first as a tensor"
         )
-    if torch.is_grad_enabled() and not returned[0].requires_grad:
-        raise BenchError(
-            f"the loss of workload {name} has no gradient, as where nothing counts in a batch; keep it in the graph: "
-            "the sum over an empty selection of the output is 0 and has one"
-        )
-    return returned[0], returned[1]
+    return parts[0], parts[1]
 
 
 def _terms(loss_sum: Tensor, weight: Tensor | float) -> Tensor:
@@ -234,13 +229,18 @@ class Trainer:
     def _loss(self, output: Any, targets: Any, samples: int) -> tuple[Tensor, Tensor | float]:
         """The workload's; RefusedError where it fails because of how the strategy puts outputs together."""
         try:
-            returned = self.workload.loss(output, targets)
+            loss_sum, weight = _checked_loss(self.workload.loss(output, targets), self.workload.name)
         except Exception as error:
             reason = self.strategy.loss_refusal(output, samples, error)
             if reason is None:
                 raise
             raise RefusedError(reason) from error
-        return _checked_loss(returned, self.workload.name)
+        if torch.is_grad_enabled() and not loss_sum.requires_grad:
+            raise BenchError(
+                f"the loss of workload {self.workload.name} has no gradient, as where nothing counts in a batch; keep "
+                "it in the graph: the sum over an empty selection of the output is 0 and has one"
+            )
+        return loss_sum, weight
 
     def loss_sum(self, batch: Batch) -> float:
         """The loss of a micro-batch, summed; nothing is trained."""

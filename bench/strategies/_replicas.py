@@ -50,13 +50,17 @@ class ReplicaStrategy(Strategy):
         return super().refusal(error, wrapped) or replica_refusal(error, self.name) or _compiled_refusal(error, wrapped)
 
     def loss_refusal(self, output: Any, samples: int, error: Exception) -> str | None:
-        shapes = [tuple(tensor.shape) for tensor in tensors_of(output)]
-        if any(shape[:1] == (samples,) for shape in shapes):
-            return None
-        return (
+        shapes = _shapes_without(samples, output)
+        return shapes and (
             f"DataParallel joins the replicas' outputs along dimension 0, and for {samples} samples that gives tensors "
-            f"of the shapes {', '.join(map(str, shapes[:MOST_SHAPES]))}{', ...' * (len(shapes) > MOST_SHAPES)}, of "
-            f"which the loss fails ({in_short(error)}); use {self.name}:{GATHER_THE_LOSS}"
+            f"of the shapes {shapes}, of which the loss fails ({in_short(error)}); use {self.name}:{GATHER_THE_LOSS}"
+        )
+
+    def join_refusal(self, case: Case, output: Any, samples: int) -> str | None:
+        shapes = None if self.loss_inside(case) else _shapes_without(samples, output)
+        return shapes and (
+            f"DataParallel joins the replicas' outputs along dimension 0, where this model has no samples (of "
+            f"{samples} it makes the shapes {shapes}); use {self.name}:{GATHER_THE_LOSS}"
         )
 
     def loss_check(self, model: nn.Module, wrapped: nn.Module, context: Context) -> LossCheck | None:
@@ -71,6 +75,14 @@ class ReplicaStrategy(Strategy):
                 raise RefusedError(f"{difference}; return one value per sample, or use {self.name}:loss_on=replica")
 
         return check
+
+
+def _shapes_without(samples: int, output: Any) -> str | None:
+    """The shapes of an output's tensors; None where one has so many samples in dimension 0."""
+    shapes = [tuple(tensor.shape) for tensor in tensors_of(output)]
+    if any(shape[:1] == (samples,) for shape in shapes):
+        return None
+    return f"{', '.join(map(str, shapes[:MOST_SHAPES]))}{', ...' * (len(shapes) > MOST_SHAPES)}"
 
 
 def mean_of_replicas(step: StepLoss, chunks: Sequence[int]) -> str | None:

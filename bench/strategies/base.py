@@ -146,6 +146,10 @@ class Strategy(ABC):
         """The same for an `error` of the workload's loss on the wrapped model's `output` for so many samples."""
         return None
 
+    def join_refusal(self, case: Case, output: Any, samples: int) -> str | None:
+        """Why what devices make of their shares cannot be put together to this `output` of so many samples, or None."""
+        return None
+
     def chunk_sizes(self, case: Case) -> tuple[int, ...]:
         """Samples that each device takes of one micro-batch, in device order.
 

@@ -220,6 +220,24 @@ class SkipsLayersOfTheRoot(SkipsLayers):
         return []
 
 
+class TimeFirst(PlainNet):
+    """An output (5, samples, 4), which joins to (10, samples / 2, 4) without an error."""
+
+    class model(Net):  # noqa: N801
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x.transpose(0, 1))
+
+    def example(self, index: int) -> Batch:
+        return Batch(args=(torch.randn(5, 8),), kwargs={}, targets=torch.randint(4, (5,)))
+
+    def loss(self, output: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = output.transpose(0, 1).flatten(0, 1)
+        return nn.functional.cross_entropy(logits, targets.flatten(), reduction="sum"), torch.tensor(targets.numel())
+
+    def weight(self, dataset: Any, indices: Any) -> float:
+        return 5.0 * sum(1 for _ in indices)
+
+
 class OwnMeanLoss(PlainNet):
     """The model computes the mean loss of its batch; loss() makes a sum of it again."""
 
@@ -233,6 +251,11 @@ class OwnMeanLoss(PlainNet):
 
     def loss(self, output: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
         return output["loss"].mean() * len(targets), torch.tensor(float(len(targets)))
+
+
+class OwnMeanLossAsItIs(OwnMeanLoss):
+    def loss(self, output: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return output["loss"] * len(targets), torch.tensor(float(len(targets)))
 
 
 class OwnPenalty(PlainNet):

@@ -98,6 +98,12 @@ def test_weights_that_a_forward_writes_are_lost_by_replicas_and_shards(
     assert f"writes the model's own weights ({written})" in str(outcome.reason)
 
 
+def test_outputs_that_join_to_something_else_are_refused(launcher: Launcher) -> None:
+    outcome = checked(launcher, job_of(own_models.TimeFirst, "dp")).outcome
+    assert (outcome.status, outcome.phase) == ("skipped", "cause of the miss"), outcome
+    assert "of 2 it makes the shapes (5, 2, 4)); use dp:loss_on=replica" in str(outcome.reason)
+
+
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
 def test_a_loss_that_is_no_number_is_an_error_though_nothing_is_missed(launcher: Launcher, strategy: str) -> None:
     result = checked(launcher, job_of(blame_models.InfiniteLoss, strategy))
