@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FOUNDATION = ("structure", "schema", "registry", "errors", "data", "host", "balance")
 STANDS_ON: dict[str, tuple[str, ...]] = {
     "scenarios": ("pytest_plugin",),
-    "__main__": ("running", "doctor"),
+    "__main__": ("commands",),
+    "commands": ("running", "doctor"),
     "pytest_plugin": ("running",),
     "running": ("planning", "reporting"),
     "planning": ("measuring",),
