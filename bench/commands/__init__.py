@@ -1,6 +1,6 @@
 """The commands of `python -m bench`, one file each: `add(commands)` declares it, `run(options)` does it.
 
-`run` returns the exit status, None for 0. What a command needs is imported inside of it, so that a report needs no torch.
+`run` returns the exit status, None for 0. It imports what it needs, so that a report needs no torch.
 """
 
 from __future__ import annotations
