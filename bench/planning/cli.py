@@ -52,7 +52,13 @@ def add_options(group: Any) -> None:
     add("--data", metavar="KIND", help="synthetic or real; default: real MNIST, synthetic images and text")
     add("--data-root", metavar="DIR", type=Path, help="your own data: folders mnist/, images/, text/, or one of them")
     add("--launches", metavar="N", type=_number, help="launches of each case; default: the preset's")
-    add("--rounds", metavar="N", type=_number, help="measured rounds of each launch; default: the preset's")
+    add("--rounds", metavar="N", type=_number, help="measured rounds of each launch; default: until --interval-target")
+    add(
+        "--interval-target",
+        metavar="PERCENT",
+        help="a launch measures until the 95%% interval of its rounds' median is this narrow to either side, or the "
+        "preset's budget is spent, e.g. 0.5%%; default: 1%%",
+    )
     add("--launch-timeout", metavar="SECONDS", type=float, help="time limit of one launch; default: the preset's")
     add("--run-id", metavar="ID", help="name of the run; default: date, time and four random digits")
     add(
@@ -108,6 +114,7 @@ def read_options(namespace: Any) -> RunOptions:
         data_root=namespace.data_root,
         launches=namespace.launches,
         rounds=namespace.rounds,
+        interval_target=namespace.interval_target,
         launch_timeout=namespace.launch_timeout,
         run_id=namespace.run_id,
         results=namespace.results,

@@ -5,19 +5,22 @@ Errors are UsageErrors that list what exists or name both numbers; nothing is me
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import strategies, workloads
 from bench.errors import UnknownNameError, UsageError
 from bench.levers import LEVERS, Lever
+from bench.measuring.launch import RoundPlan
 from bench.measuring.machine import Machine
 from bench.planning.presets import PRESETS, Preset
 from bench.schema import NameValue
 
 LARGEST_BATCH = 10**9
+TARGET_PERCENT = (0.01, 50.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class RunOptions:
     data_root: Path | None = None
     launches: int | None = None
     rounds: int | None = None
+    interval_target: str | None = None
     launch_timeout: float | None = None
     run_id: str | None = None
     results: Path = Path("results")
@@ -56,11 +60,39 @@ class RunOptions:
 
 
 def choose_preset(options: RunOptions, machine: Machine) -> Preset:
-    """The preset asked for; by default standard on GPUs and quick on CPUs."""
+    """The preset asked for, by default standard on GPUs and quick on CPUs, with its rounds as they were asked for."""
     name = options.preset or ("standard" if machine.device_type == "cuda" else "quick")
     if name not in PRESETS:
         raise UnknownNameError("preset", name, PRESETS)
-    return PRESETS[name]
+    return replace(PRESETS[name], plan=choose_rounds(options, PRESETS[name].plan))
+
+
+def choose_rounds(options: RunOptions, plan: RoundPlan) -> RoundPlan:
+    """`--rounds 10` fixes their number, `--interval-target 0.5%` says how well their median is to be known."""
+    if options.rounds is not None:
+        if options.interval_target is not None:
+            raise UsageError(
+                f"--rounds {options.rounds} fixes the number of rounds, which --interval-target "
+                f"{options.interval_target} would choose; give one of them"
+            )
+        return replace(plan, rounds=options.rounds, stopping=None)
+    if options.interval_target is None or plan.stopping is None:
+        return plan
+    return replace(plan, stopping=replace(plan.stopping, target=_target(options.interval_target)))
+
+
+def _target(text: str) -> float:
+    """The fraction that a percentage such as 1%, or 1, stands for."""
+    least, most = TARGET_PERCENT
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        percent = math.nan
+    if not least <= percent <= most:
+        raise UsageError(
+            f"--interval-target {text!r} is no percentage from {least:g} to {most:g}; write e.g. 1% or 0.5%"
+        )
+    return percent / 100
 
 
 def choose_devices(options: RunOptions, machine: Machine) -> tuple[int, ...]:

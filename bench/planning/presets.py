@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bench.measuring.launch import RoundPlan
 from bench.measuring.steady import WarmupRule
+from bench.measuring.stopping import StoppingRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,15 @@ class Preset:
     sweeps: bool = False
 
 
+# Quiet rounds take 0.2 x (8 + 12) = 4 s of a launch, noisy ones up to 6 + 6 s; steps above 0.2 s take what they need.
+# 0.2 s is some 3,000 times what a control message takes.
+STANDARD_ROUNDS = RoundPlan(
+    rounds=12,
+    round_seconds=0.2,
+    warmup=WarmupRule(max_rounds=20, max_seconds=6.0),
+    stopping=StoppingRule(max_rounds=30, max_seconds=6.0),
+)
+
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset
     for preset in (
@@ -39,9 +49,12 @@ PRESETS: Mapping[str, Preset] = {
             meaning="small sizes, 2 launches a case: shows that everything works (default on CPU)",
             launches=2,
             plan=RoundPlan(
-                rounds=5, round_seconds=0.1, warmup=WarmupRule(tolerance=0.15, max_rounds=5, max_seconds=2.0)
+                rounds=5,
+                round_seconds=0.1,
+                warmup=WarmupRule(least_rounds=5, max_rounds=10, max_seconds=3.0),
+                stopping=StoppingRule(max_rounds=10, max_seconds=1.0),
             ),
-            launch_seconds=4.5,
+            launch_seconds=5.0,
             launch_timeout_seconds=180.0,
             intermediate_devices=False,
             low_precision=False,
@@ -50,7 +63,7 @@ PRESETS: Mapping[str, Preset] = {
             name="standard",
             meaning="real sizes, 6 launches a case, 1 to all devices, at most about 45 minutes (default on GPU)",
             launches=6,
-            plan=RoundPlan(rounds=10, round_seconds=0.3, warmup=WarmupRule(max_rounds=12, max_seconds=6.0)),
+            plan=STANDARD_ROUNDS,
             launch_seconds=8.0,
             launch_timeout_seconds=300.0,
         ),
@@ -58,7 +71,7 @@ PRESETS: Mapping[str, Preset] = {
             name="full",
             meaning="as standard, with 12 launches a case, the older FSDP1, and every sweep",
             launches=12,
-            plan=RoundPlan(rounds=10, round_seconds=0.3, warmup=WarmupRule(max_rounds=12, max_seconds=6.0)),
+            plan=STANDARD_ROUNDS,
             launch_seconds=8.0,
             launch_timeout_seconds=600.0,
             strategies=("single", "dp", "balanced_dp", "ddp", "fsdp", "fsdp1"),
