@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 # What each part stands on. It may import everything below that, too, and nothing else of ours.
-FOUNDATION = ("structure", "schema", "registry", "errors", "data", "host", "balance")
+FOUNDATION = ("structure", "schema", "registry", "errors", "data", "host", "balance", "series")
 STANDS_ON: dict[str, tuple[str, ...]] = {
     "scenarios": ("pytest_plugin",),
     "__main__": ("commands",),
@@ -29,7 +29,7 @@ STANDS_ON: dict[str, tuple[str, ...]] = {
     "metrics": FOUNDATION,
     "levers": FOUNDATION,
     "reporting": ("analysis",),
-    "analysis": ("recording", "balance"),
+    "analysis": ("recording", "balance", "series"),
     "recording": ("schema", "errors", "host"),
     "data": ("structure", "schema", "errors"),
     "registry": ("errors",),
@@ -39,6 +39,7 @@ STANDS_ON: dict[str, tuple[str, ...]] = {
     "watching": ("nvml", "schema", "errors", "host"),
     "nvml": ("errors",),
     "balance": (),
+    "series": (),
     "host": (),
 }
 # `bench/__init__.py` offers `bench.load`; everybody may ask it for the version.
@@ -147,7 +148,7 @@ def test_the_page_never_imports_torch_directly_or_indirectly(part: str) -> None:
 
 
 def test_schema_and_errors_need_the_standard_library_only() -> None:
-    for module in ("bench.schema", "bench.errors", "bench.registry", "bench.host"):
+    for module in ("bench.schema", "bench.errors", "bench.registry", "bench.host", "bench.series"):
         outside = {name.split(".")[0] for name in imports(module)} - {"bench"}
         assert outside <= sys.stdlib_module_names, module
 

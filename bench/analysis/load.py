@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.analysis.cases import CaseResult, case_results, settings_text
+from bench.analysis.overhead import Overhead, run_overheads
 from bench.errors import ResultsError
 from bench.recording.reader import RunData, is_run, read_run, runs
 from bench.schema import Metric
@@ -26,7 +27,9 @@ def load(results: str | Path = "results") -> pd.DataFrame:
     with `reason`, the number of `launches` and of `launches_ok`; for each metric `<metric>`
     with its 95 % interval `<metric>_low` and `<metric>_high`; for a metric that each device
     has, `<metric>_max`, `<metric>_min` and the list `<metric>_per_device` (and `<metric>` too
-    where the whole case has a value of its own, as for energy); `parity_error`
+    where the whole case has a value of its own, as for energy); `parallel_overhead_seconds` with
+    its interval (see `bench.analysis.overhead`), null where the run has no case of `single` at the largest
+    chunk; `parity_error`
     (in fp32, or in float64 where the note of its sample says so) with `parity_status` and
     `parity_reason`, and `reduced_precision_error`. Units are those of the parquet files: seconds,
     bytes, per second.
@@ -69,7 +72,10 @@ def _strangers(folder: Path, known: list[Path]) -> list[str]:
 
 def case_table(data: RunData) -> pd.DataFrame:
     """The rows of `load` for one run."""
-    frame: pd.DataFrame = pd.DataFrame([_row(result, data.metrics) for result in case_results(data)])
+    results = case_results(data)
+    overheads = run_overheads(data, results)
+    rows = [_row(result, data.metrics) | _overhead_columns(overheads[result.axes.case_id]) for result in results]
+    frame: pd.DataFrame = pd.DataFrame(rows)
     return frame
 
 
@@ -105,6 +111,14 @@ def _case_columns(result: CaseResult, name: str) -> dict[str, object]:
     found = result.of(name)
     ends = (found.value, found.low, found.high) if found else (None, None, None)
     return {column: _float(value) for column, value in zip((name, f"{name}_low", f"{name}_high"), ends, strict=True)}
+
+
+def _overhead_columns(overhead: Overhead) -> dict[str, object]:
+    found = overhead.seconds
+    return {
+        f"parallel_overhead_seconds{end}": _float(getattr(found, part) if found else None)
+        for end, part in (("", "value"), ("_low", "low"), ("_high", "high"))
+    }
 
 
 def _device_columns(result: CaseResult, name: str) -> dict[str, object]:

@@ -12,25 +12,33 @@ from typing import TypeAlias
 from bench import strategies
 from bench.measuring.control import Message
 from bench.measuring.launcher import Launcher, LaunchError, Session, Task
-from bench.measuring.steady import WarmupRule, warmup_end
+from bench.measuring.steady import WarmUp, WarmupEnd, WarmupRule
+from bench.measuring.stopping import StoppingRule, rounds_end
 from bench.measuring.tasks import Job, measure
+from bench.measuring.traffic import with_traffic
 from bench.schema import Case, DeviceTrace, Moment, Outcome, Trace
 from bench.watching.watcher import Watched, Watcher
 
 OK = Outcome(status="ok")
 LOST_PEER = ("RuntimeError", "DistBackendError", "DistNetworkError")
 """What torch raises in ranks whose peer is gone, or does something else; in some places it aborts."""
+STEPS_AFTER = 3
+"""Steps at most that a worker takes between the measured rounds and its end."""
 LOOK_SECONDS = 30.0
 """Least time of a second look; it ends at once where a step shows something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """How long a launch measures. `round_seconds` is the least length of a round."""
+    """How long a launch measures. `round_seconds` is the least length of a round.
+
+    rounds: how many are measured; with a `stopping` rule the least number.
+    """
 
     rounds: int
     round_seconds: float
     warmup: WarmupRule
+    stopping: StoppingRule | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +76,8 @@ class LaunchResult:
     clock: Clock
     trace: Trace | None = None
     warmup_end: str | None = None
+    steady: bool | None = None
+    rounds_end: str | None = None
     timeline: tuple[Moment, ...] = ()
     watch_problems: tuple[str, ...] = ()
 
@@ -80,7 +90,15 @@ class Progress:
     seconds: float = 0.0
 
 
-Drive: TypeAlias = Callable[[Session, Clock], "tuple[Trace, str | None]"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Why the warm-up and the measured rounds of a launch ended."""
+
+    warmup: WarmupEnd
+    rounds: str
+
+
+Drive: TypeAlias = Callable[[Session, Clock], "tuple[Trace, Ends | None]"]
 
 
 class Watch:
@@ -128,14 +146,17 @@ def run_launch(
         ):
             session.replies()
             clock.startup_seconds = clock.lap()
-            trace, why = drive(session, clock)
+            trace, ends = drive(session, clock)
     except LaunchError as error:
         clock.stop()
         result = LaunchResult(outcome=error.outcome, clock=clock)
     else:
         clock.stop()
         trace = replace(trace, timeline=watch.watched.moments)
-        result = LaunchResult(outcome=OK, clock=clock, trace=trace, warmup_end=why)
+        result = LaunchResult(outcome=OK, clock=clock, trace=trace)
+        if ends is not None:
+            warmup = ends.warmup
+            result = replace(result, warmup_end=warmup.text, steady=warmup.steady, rounds_end=ends.rounds)
     return replace(result, timeline=watch.watched.moments, watch_problems=watch.watched.problems)
 
 
@@ -149,28 +170,29 @@ def time_case(
     """
     watch, progress = Watch(watcher), Progress()
 
-    def drive(session: Session, clock: Clock) -> tuple[Trace, str | None]:
-        warmup, steps, why = _warm_up(session, plan, progress)
+    def drive(session: Session, clock: Clock) -> tuple[Trace, Ends]:
+        warmup, warm = _warm_up(session, plan, progress)
         session.command({"op": "begin"})
         clock.warmup_seconds = clock.lap()
         watch.begin()
-        rounds = tuple(_round(session, steps, f"round {number}", progress) for number in range(plan.rounds))
+        rounds, enough = _measured_rounds(session, plan, warmup.steps, progress)
         watch.finish()
         traces = session.command({"op": "traces"})
         clock.measured_seconds = clock.lap()
-        session.command({"op": "finish"})
+        progress.steps += STEPS_AFTER
+        traffic = session.command({"op": "finish", "traffic": True})
         workload = job.workload()
         trace = Trace(
             case=job.case,
-            steps_per_round=steps,
-            warmup_round_seconds=tuple(warmup),
-            round_seconds=rounds,
+            steps_per_round=warmup.steps,
+            warmup_round_seconds=tuple(warmup.seconds),
+            round_seconds=tuple(rounds),
             tokens_per_sample=workload.size.tokens_per_sample,
             epoch_samples=workload.epoch_samples,
             epoch_data=workload.epoch_data,
-            devices=_device_traces(traces, job.case.num_devices),
+            devices=with_traffic(_device_traces(traces, job.case.num_devices), traffic),
         )
-        return trace, why
+        return trace, Ends(warmup=warm, rounds=enough)
 
     result = run_launch(launcher, measure, job, world_size, drive, watch)
     if result.clock.startup_seconds is None or not may_have_parted(result.outcome, job.case):
@@ -217,22 +239,21 @@ def _round(session: Session, steps: int, phase: str, progress: Progress) -> floa
     return seconds
 
 
-def _warm_up(session: Session, plan: RoundPlan, progress: Progress) -> tuple[list[float], int, str]:
-    """Round durations, the steps per round that they led to, and why the warm-up ended.
+def _warm_up(session: Session, plan: RoundPlan, progress: Progress) -> tuple[WarmUp, WarmupEnd]:
+    """The warm-up's rounds with the steps per round that they led to, and why it ended."""
+    warmup = WarmUp(plan.warmup, plan.round_seconds)
+    end: WarmupEnd | None = None
+    while end is None:
+        end = warmup.add(_round(session, warmup.steps, "warm-up", progress))
+    return warmup, end
 
-    The first two rounds are one step each: the first carries one-off costs, the second says
-    how many steps a round needs. Rounds of different length are not compared.
-    """
-    first = [_round(session, 1, "warm-up", progress), _round(session, 1, "warm-up", progress)]
-    steps = max(1, math.ceil(plan.round_seconds / first[1]))
-    same_length = first[1:] if steps == 1 else []
-    warmup = list(first)
-    while True:
-        why = warmup_end(same_length, plan.warmup)
-        if why is not None:
-            return warmup, steps, why
-        same_length.append(_round(session, steps, "warm-up", progress))
-        warmup.append(same_length[-1])
+
+def _measured_rounds(session: Session, plan: RoundPlan, steps: int, progress: Progress) -> tuple[list[float], str]:
+    """Durations of the measured rounds (s), and why they ended."""
+    rounds: list[float] = []
+    while (end := rounds_end(rounds, plan.rounds, plan.stopping)) is None:
+        rounds.append(_round(session, steps, f"round {len(rounds)}", progress))
+    return rounds, end
 
 
 def _device_traces(replies: list[Message], num_devices: int) -> tuple[DeviceTrace, ...]:

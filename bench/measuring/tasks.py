@@ -25,6 +25,7 @@ from bench.measuring.batches import StepBatch, make_batches
 from bench.measuring.control import Channel, Message, Plain
 from bench.measuring.place import Place, training_place
 from bench.measuring.step import Trainer, synchronize
+from bench.measuring.traffic import traffic_of
 from bench.measuring.trials import ALONE, case_alone, refused_by_trial
 from bench.schema import Case, DeviceTrace
 from bench.workloads import DataSource, Workload
@@ -186,7 +187,14 @@ def _obey(command: Message, rounds: Rounds, case: Case, channel: Channel) -> Mes
         devices: list[Plain] = [asdict(trace) for trace in rounds.traces(case, channel.rank)]
         return {"devices": devices}
     assert command["op"] == "finish"
-    if case.num_devices > 1 and strategies.registry.get(case.strategy).ranks_must_agree:
+    strategy = strategies.registry.get(case.strategy)
+    looked = case.num_devices > 1 and strategy.ranks_must_agree
+    if looked:
         channel.phase("a last look")
         rounds.look()
-    return {}
+    if not command.get("traffic"):
+        return {}
+    channel.phase("what a step communicates")
+    if looked:
+        rounds.run(1)  # in which the strategy's own messages end
+    return traffic_of(lambda: rounds.run(1), case, strategy)

@@ -62,6 +62,11 @@ class RunWriter:
             shutil.rmtree(self.folder)
             raise
 
+    def describe(self, run: Run) -> None:
+        """Put another row of the run in the place of the first: what was found out since."""
+        self._write("run", [run], self.folder / "run.parquet")
+        self._run = run
+
     def add(self, launch: Launch, samples: Sequence[Sample], timeline: Sequence[TimelineRow] = ()) -> None:
         """Put a finished launch, its samples and what was watched on the disk at once.
 

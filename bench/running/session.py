@@ -24,6 +24,7 @@ from bench.measuring.parity import CAUSE, parity_case, parity_of
 from bench.measuring.place import backend_for
 from bench.measuring.preflight import PreflightJob, preflight
 from bench.measuring.tasks import Job
+from bench.measuring.yardstick import Yardstick
 from bench.planning.plan import Plan, reason_to_skip
 from bench.recording.reader import read_run
 from bench.recording.writer import RunWriter
@@ -59,6 +60,7 @@ class RunSession:
         self._broken: dict[str | None, str] = {}
         self._balancer = Balancer(lambda job: time_case(self._launcher, job, 1, PROBE_PLAN))
         self._watcher = Watcher(plan.machine.devices)
+        self._yardstick = Yardstick(launcher, plan.machine.devices)
         self._position = 0
 
     @property
@@ -68,7 +70,8 @@ class RunSession:
     def prepare(self, cases: Sequence[Case]) -> list[str]:
         """Make the data ready, once, and try whether the devices can talk. Returns what went wrong.
 
-        Cases that need what does not work are recorded as skipped or failed, the others run.
+        Cases that need what does not work are recorded as skipped or failed, the others run. Then the
+        devices' matrix products are measured.
         """
         for case in cases:
             self._source(case)
@@ -78,7 +81,18 @@ class RunSession:
             problem = preflight(self._launcher, job)
             if problem is not None:
                 self._broken[backend] = problem
+        self._measure_products(cases)
         return list(self._broken.values())
+
+    def _measure_products(self, cases: Sequence[Case]) -> None:
+        """Measure what the devices reach in a matrix product, and put it into the run's row."""
+        timed = [case for case in cases if case.purpose == "timing"]
+        products = self._yardstick.multiply(
+            case for case in timed if reason_to_skip(case, self.plan.machine, None) is None
+        )
+        notes = self.run.notes if products.problem is None else (*self.run.notes, products.problem)
+        self.run = replace(self.run, matrix_products=products.found, notes=notes)
+        self._writer.describe(self.run)
 
     def time(self, case: Case, launch: int) -> Finished:
         """Run and record one timed launch."""
@@ -122,6 +136,8 @@ class RunSession:
             settled = self._balancer.settle(job)
             job = replace(job, case=settled.case)
             result = settled.failed or measure(job, strategies.registry.get(case.strategy).world_size(case))
+            if case.purpose == "timing":
+                result = self._yardstick.held_against(result, job)
         result, balance = settled.complete(result)
         if result.outcome.status in ("oom", "timeout"):
             self._given_up[str(case)] = f"launch {launch} of this case ended as {result.outcome.status}"

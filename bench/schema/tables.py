@@ -37,6 +37,17 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixProduct:
+    """How fast one device multiplies square matrices, measured before the first timed launch."""
+
+    device_index: int = column("ordinal that --devices names")
+    precision: str = column("fp32, tf32 or bf16")
+    devices_at_once: int = column("devices that multiplied at the same time, this one included")
+    size: int = column("rows of the matrices that were fastest")
+    flops_per_second: float = column("2 x size^3 over the time of a product, in the best round", unit="FLOP/s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One call of the suite on one environment (table `run`, one row)."""
 
@@ -50,7 +61,17 @@ class Run:
     seed: int = column("seed of the order, the models and the data")
     planned_launches: int | None = column("launches that were planned, parity checks included", default=None)
     command_line: str = column("what was typed")
+    arguments: tuple[str, ...] = column(
+        "what follows `python -m pytest` to measure the same again, here or elsewhere: scenarios, relative to the "
+        "suite's checkout, then options with their defaults resolved; none in older runs",
+        default=(),
+    )
     devices: tuple[Device, ...] = column("devices in use, in the order given")
+    topology: str | None = column(
+        "how the devices are linked, in the words of `nvidia-smi topo -m`, by their places in `devices`: 0-1 NV18, "
+        "0-2 SYS, ..., or all NV18; null with one device, on CPU, and where NVML does not tell",
+        default=None,
+    )
     cpu_name: str = column("processor model")
     cpu_cores: int = column("cores this process may use, container limits included", unit="cores")
     host_memory_bytes: int = column("memory of the host or container", unit="bytes")
@@ -66,6 +87,9 @@ class Run:
     environment_variables: tuple[NameValue, ...] = column("environment variables that change training", default=())
     fingerprint: str = column("hash of what must be equal for two runs to be comparable")
     notes: tuple[str, ...] = column("what the reader must know about the whole run", default=())
+    matrix_products: tuple[MatrixProduct, ...] = column(
+        "matrix products of this run, what `matmul_utilization` is held against", default=()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +130,9 @@ class Launch:
     teardown_seconds: float | None = column("after the results had left the workers", unit="s", default=None)
     warmup_rounds: int | None = column("rounds that do not count", default=None)
     warmup_end: str | None = column("why the warm-up ended", default=None)
+    steady: bool | None = column("whether the warm-up ended because the rounds were steady", default=None)
     rounds: int | None = column("measured rounds", default=None)
+    rounds_end: str | None = column("why the measured rounds ended", default=None)
     steps_per_round: int | None = column("training steps between two synchronisations", default=None)
     threads_per_worker: int | None = column("CPU threads of each worker", default=None)
     backend: str | None = column("process group backend: nccl or gloo; null for one process", default=None)

@@ -104,13 +104,19 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTrace:
-    """What one device saw in one launch. On CPU a device is a worker or a host replica."""
+    """What one device saw in one launch. On CPU a device is a worker or a host replica.
+
+    `communication_bytes` is the payload of one step's collectives; where it is None,
+    `communication_unknown` says why.
+    """
 
     device_index: int
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     host_peak_rss_bytes: int | None = None
     cpu_percent: float | None = None
+    communication_bytes: int | None = None
+    communication_unknown: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +194,9 @@ class Trace:
 
     `round_seconds` has one entry per measured round, the slowest rank's; `predicted_peak_bytes`
     one per device, where a strategy chose its split from a prediction; `timeline` holds what
-    the watcher read, moment by moment.
+    the watcher read, moment by moment. `flops_per_step` is what the bare model needs for one optimizer step,
+    `device_names` and `matmul_flops_per_second` (a matrix product in the case's precision, on as many devices
+    at once) have one entry per device: what a figure is held against, or why not (`*_unknown`).
     """
 
     case: Case
@@ -202,6 +210,11 @@ class Trace:
     parity: ParityTrace | None = None
     predicted_peak_bytes: tuple[float, ...] = ()
     timeline: tuple[Moment, ...] = ()
+    flops_per_step: float | None = None
+    flops_unknown: str | None = None
+    device_names: tuple[str, ...] = ()
+    matmul_flops_per_second: tuple[float, ...] = ()
+    matmul_unknown: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,10 @@ import torch
 from bench.errors import UsageError
 from bench.host import cpu_cores
 from bench.measuring.launcher import Launcher, LaunchError
+from bench.measuring.links import Link, topology_of
 from bench.measuring.machine import CudaView, Machine, NvmlDevice, NvmlView, cuda_view, find_machine
 from bench.schema import Device, Outcome
-from tests.nvml_stub import StubGpu, run_python, stub_environment
+from tests.nvml_stub import StubGpu, calls, run_python, stub_environment
 
 GPU = NvmlView(gpu_names=("NVIDIA H200", "NVIDIA H200"), driver_version="470.82.01")
 NO_GPU = NvmlView(problem="NVML is not available: library not found")
@@ -209,3 +210,47 @@ def test_driver_and_library_that_do_not_fit_leave_one_line(tmp_path: Path) -> No
     view = seen(stub_environment(tmp_path, system={"nvmlInitWithFlags": "error LIB_RM_VERSION_MISMATCH"}))
     assert view.gpu_names == () and view.devices == ()
     assert view.problem is not None and "mismatch" in view.problem
+
+
+def test_links_go_with_the_devices_whatever_their_order_is(tmp_path: Path) -> None:
+    """Two NVLinks join NVML's GPUs 0 and 1, a PCIe switch 0 and 2, and nothing nearer than the sockets 1 and 2."""
+    ends = {f"nvmlDeviceGetNvLinkRemotePciInfo_v2/{link}": "00000000:11:00.0" for link in (0, 1)}
+    active = {f"nvmlDeviceGetNvLinkState/{link}": "1" for link in (0, 1)}
+    first = StubGpu(uuid="GPU-a", answers=ends | active | {"nvmlDeviceGetTopologyCommonAncestor/2": "10"})
+    view = seen(stub_environment(tmp_path, [first, StubGpu(uuid="GPU-b"), StubGpu(uuid="GPU-c")]))
+    assert view.links == (
+        Link(uuids=("GPU-a", "GPU-b"), word="NV2"),
+        Link(uuids=("GPU-a", "GPU-c"), word="PIX"),
+        Link(uuids=("GPU-b", "GPU-c"), word="SYS"),
+    )
+    # CUDA's order is another one, and it tells bare UUIDs.
+    devices = tuple(Device(index=index, name="H100", uuid=uuid) for index, uuid in enumerate("cab"))
+    machine = visible(CudaView(devices=devices), view)
+    assert machine.topology((0, 1, 2)) == "0-1 PIX, 0-2 SYS, 1-2 NV2"
+    assert machine.topology((1, 2)) == "0-1 NV2"
+    assert machine.topology((2,)) is None and machine.topology((1, 1)) is None
+
+
+def test_one_gpu_is_not_asked_about_links(tmp_path: Path) -> None:
+    assert seen(stub_environment(tmp_path, [StubGpu(uuid="GPU-a")])).links == ()
+    assert not [call for call in calls(tmp_path) if "Link" in call[2] or "Topology" in call[2]]
+
+
+def test_links_that_nvml_does_not_tell_are_unknown(tmp_path: Path) -> None:
+    mute: dict[str, str | None] = {"nvmlDeviceGetTopologyCommonAncestor": None}
+    gpus = [StubGpu(uuid=f"GPU-{name}", answers=mute if name == "a" else {}) for name in "abc"]
+    view = seen(stub_environment(tmp_path, gpus))
+    assert view.links == (Link(uuids=("GPU-b", "GPU-c"), word="SYS"),)
+    assert topology_of(view.links, ("GPU-b", "GPU-c")) == "0-1 SYS"
+    assert topology_of(view.links, ("GPU-a", "GPU-b", "GPU-c")) is None
+    assert topology_of(view.links, (None, "GPU-b")) is None
+
+
+def test_links_that_are_all_alike_are_told_once() -> None:
+    pairs = [("a", "b"), ("a", "c"), ("b", "c")]
+    links = [Link(uuids=(f"GPU-{one}", f"GPU-{other}"), word="NV18") for one, other in pairs]
+    assert topology_of(links, ("GPU-a", "GPU-b", "GPU-c")) == "all NV18"
+
+
+def test_machine_without_gpus_has_no_links() -> None:
+    assert find("cpu", WORKING, GPU).topology((0, 1)) is None

@@ -110,7 +110,9 @@ def test_every_metric_declares_its_unit_and_meaning() -> None:
         "device_memory_used_bytes", "memory_imbalance", "other_processes", "throttled_percent",
     }  # fmt: skip
     assert all(metric.meaning for metric in metrics.values())
-    assert {name for name, metric in metrics.items() if not metric.unit} == {"parity_error", "memory_imbalance"}
+    assert {name for name, metric in metrics.items() if not metric.unit} == {
+        "parity_error", "memory_imbalance", "model_flops_utilization", "matmul_utilization",
+    }  # fmt: skip
     for suffix, unit in (("_seconds", "s"), ("_bytes", "bytes"), ("_percent", "%"), ("_watts", "W")):
         assert {metric.unit for name, metric in metrics.items() if name.endswith(suffix)} == {unit}
     for name in ("samples_per_second", "tokens_per_second"):
@@ -118,4 +120,7 @@ def test_every_metric_declares_its_unit_and_meaning() -> None:
     assert metrics["step_seconds"].better == "lower"
     peaks = {name for name in metrics if "peak" in name} - {"predicted_peak_bytes"}
     largest = {name for name, metric in metrics.items() if metric.combine == "largest"} - {"predicted_peak_bytes"}
-    assert largest == peaks | {"device_memory_used_bytes", "other_processes"}, "what has to fit, or must not be"
+    counted = {"model_flops_per_step", "communication_bytes_per_step"}
+    assert largest == peaks | counted | {"device_memory_used_bytes", "other_processes"}, (
+        "what has to fit, or must not be"
+    )

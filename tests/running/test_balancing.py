@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from bench.data.base import DataSource
+from bench.measuring import yardstick
+from bench.measuring.flops import FlopCount
 from bench.measuring.launch import Clock, LaunchResult
 from bench.measuring.tasks import Job
 from bench.metrics import registry as metrics
@@ -208,6 +210,7 @@ def opened(tmp_path: Path, box: MadeUpGpus, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(running, "time_case", timed)
     monkeypatch.setattr(running, "parity_of", parity)
+    monkeypatch.setattr(yardstick, "count_flops", lambda launcher, job: FlopCount(unknown="made up"))
     sessions: list[RunSession] = []
     yield sessions
     for session in sessions:

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from bench.errors import DataError, ResultsError
+from bench.measuring import yardstick
+from bench.measuring.flops import FlopCount
 from bench.measuring.launch import Clock, LaunchResult
 from bench.measuring.parity import parity_case
+from bench.measuring.products import Products
 from bench.measuring.tasks import Job
 from bench.metrics import registry as metrics
 from bench.planning.plan import Plan
@@ -21,7 +24,7 @@ from bench.running import session as running
 from bench.running.machinery import run_notes
 from bench.running.progress import clock_text
 from bench.running.session import RunSession
-from bench.schema import Case, DeviceTrace, Launch, Outcome, ParityTrace, Trace
+from bench.schema import Case, DeviceTrace, Launch, MatrixProduct, Outcome, ParityTrace, Trace
 from bench.watching.watcher import Watcher
 from bench.workloads.mnist_cnn import MnistCnn
 from tests.planning.made_up_machines import cpu, gpus, plan_of
@@ -38,6 +41,7 @@ class MadeUpLaunches:
         self.tried: list[str] = []
         self.jobs: list[Job] = []
         self.watchers: list[Any] = []
+        self.products = Products()
 
     def timed(self, launcher: Any, job: Job, world_size: int, plan: Any, watcher: Any = None) -> LaunchResult:
         self.watchers.append(watcher)
@@ -62,6 +66,8 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> MadeUpLaunches:
     monkeypatch.setattr(running, "time_case", made.timed)
     monkeypatch.setattr(running, "parity_of", made.parity)
     monkeypatch.setattr(running, "preflight", lambda launcher, job: None)
+    monkeypatch.setattr(yardstick, "measure_products", lambda launcher, job: made.products)
+    monkeypatch.setattr(yardstick, "count_flops", lambda launcher, job: FlopCount(per_sample=1e6))
     return made
 
 
@@ -109,6 +115,33 @@ def test_every_launch_is_on_the_disk_at_once(open_session: Open) -> None:
     samples = read_run(session.folder).samples
     steps = samples[(samples["metric"] == "step_seconds") & (samples["case_id"] == str(ddp))]
     assert sorted(steps["value"]) == [0.5, 1.0]  # rounds of 1 and 2 s with 2 steps each
+
+
+def test_products_are_in_the_row_of_the_run_before_the_first_launch_and_after_the_last(
+    open_session: Open, launches: MadeUpLaunches
+) -> None:
+    found = (MatrixProduct(device_index=0, precision="fp32", devices_at_once=1, size=512, flops_per_second=1e9),)
+    launches.products = Products(found=found, problem="planted")
+    plan, cases = mnist("single")
+    session = open_session(plan)
+    session.prepare([*cases, *plan.parity_cases(cases)])
+    assert read_run(session.folder).run.matrix_products == found
+    row = session.time(cases[0], 0).row
+    session.finish()
+    data = read_run(session.folder)
+    assert data.run.matrix_products == found and data.run.finished_at is not None
+    assert data.run.notes == (*made_run().notes, "planted")
+    # 1e6 FLOP a sample, 128 samples, steps of 0.5 and 1 s, a product at 1e9 FLOP/s.
+    samples = data.samples[data.samples["metric"] == "matmul_utilization"]
+    assert row.status == "ok" and sorted(samples["value"]) == pytest.approx([0.128, 0.256])
+
+
+def test_nothing_to_time_needs_no_product(open_session: Open, launches: MadeUpLaunches) -> None:
+    launches.products = Products(problem="planted")
+    plan, cases = mnist("ddp", precision="tf32")
+    session = open_session(plan)
+    session.prepare(cases)
+    assert read_run(session.folder).run.notes == made_run().notes, "tf32 is skipped on CPU"
 
 
 def test_data_is_prepared_once_for_all_launches(open_session: Open, monkeypatch: pytest.MonkeyPatch) -> None:
