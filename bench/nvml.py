@@ -129,6 +129,13 @@ def bare_uuid(uuid: str) -> str:
     return uuid.removeprefix(prefix).lower()
 
 
+def sysfs_address(bus_id: str | bytes) -> str:
+    """NVML's `00000000:3B:00.0` as the kernel writes it: `0000:3b:00.0`."""
+    text = bus_id.decode(errors="replace") if isinstance(bus_id, bytes) else bus_id
+    domain, _, rest = text.lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
 @contextmanager
 def nvml_session() -> Iterator[Nvml]:
     """NVML while the block runs; NvmlUnavailable where there is none, it does not fit the driver, or it fails."""

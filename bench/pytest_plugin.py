@@ -10,8 +10,6 @@ advances by their duration, so that its tables and files hold seconds per step.
 from __future__ import annotations
 
 import random
-import shlex
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +34,7 @@ from bench.running.machinery import Machinery, open_run
 from bench.running.progress import Progress, write_plan, write_report, write_summary
 from bench.running.replay import ReplayClock, replay
 from bench.running.session import Finished, RunSession
+from bench.running.typed import typed
 from bench.schema import Case, Launch
 
 Measure = Callable[[], None]
@@ -165,7 +164,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     reporter = _reporter(config)
     try:
-        run = state.machinery.describe(state.plan, _command_line(), cases, state.hears)
+        run = state.machinery.describe(state.plan, typed(config), cases, state.hears)
         if not state.plan.options.dry_run:
             state.session = open_run(state.plan, state.machinery, run)
     except BenchError as error:
@@ -177,11 +176,6 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     for problem in state.session.prepare(cases):
         reporter.write_line(problem, red=True)
     return None
-
-
-def _command_line() -> str:
-    """What was typed, without the place where pytest is installed."""
-    return shlex.join(["pytest", *sys.argv[1:]])
 
 
 def _reporter(config: pytest.Config) -> Any:

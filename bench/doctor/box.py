@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.host import cpu_cores
-from bench.nvml import Nvml, NvmlUnavailable, nvml_session
+from bench.nvml import Nvml, NvmlUnavailable, nvml_session, sysfs_address
 from bench.schema import Device
 
 
@@ -174,10 +174,3 @@ def read_gpus(nvml: Nvml) -> tuple[Gpu, ...]:
 def _mig_uuids(nvml: Nvml, handle: Any) -> tuple[str, ...]:
     uuids = [nvml.ask("nvmlDeviceGetUUID", part).value for part in nvml.parts(handle)]
     return tuple(uuid for uuid in uuids if uuid is not None)
-
-
-def sysfs_address(bus_id: str | bytes) -> str:
-    """NVML's `00000000:3B:00.0` as the kernel writes it: `0000:3b:00.0`."""
-    text = bus_id.decode(errors="replace") if isinstance(bus_id, bytes) else bus_id
-    domain, _, rest = text.lower().partition(":")
-    return f"{domain[-4:]}:{rest}"

@@ -6,21 +6,14 @@ import os
 import re
 import struct
 from collections.abc import Iterator
-from itertools import combinations
 
-from bench.doctor.box import Box, Gpu, sysfs_address
+from bench.doctor.box import Box, Gpu
 from bench.doctor.findings import Note, check, info, ok, warning
 from bench.doctor.gpus import per_gpu, ranges
+from bench.measuring.links import link_words, nvlinks, p2p_reason, pair_of
 from bench.nvml import Nvml
 
 AREA = "links"
-# NVML's common ancestor level in the words of `nvidia-smi topo -m`.
-LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-P2P_WORDS = {
-    1: "the chipset does not support it", 2: "the GPU does not support it", 3: "the PCIe topology does not allow it",
-    4: "switched off in the driver", 5: "not supported", 6: "unknown",
-}  # fmt: skip
-READ_AND_WRITE = ("NVML_P2P_CAPS_INDEX_READ", "NVML_P2P_CAPS_INDEX_WRITE")
 LEGEND = "NV#: that many NVLinks; PIX, PXB: one, several PCIe switches; PHB, NODE: the CPU; SYS: between CPU sockets"
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 ACS_CAPABILITY, EXTENDED_CONFIG = 0x000D, 0x100
@@ -35,7 +28,7 @@ def topology(box: Box) -> Iterator[Note]:
     labels = [str(gpu.index) for gpu in gpus]
     rows = ["   ".rjust(5) + "".join(label.rjust(5) for label in labels)]
     for row in gpus:
-        cells = ["X" if row is column else words[_pair(row, column)] for column in gpus]
+        cells = ["X" if row is column else words[pair_of(row, column)] for column in gpus]
         rows.append(f"GPU{row.index}".ljust(5) + "".join(cell.rjust(5) for cell in cells))
     yield ok("\n".join([*rows, LEGEND]))
     kinds = sorted(set(words.values()))
@@ -48,45 +41,6 @@ def topology(box: Box) -> Iterator[Note]:
     if "SYS" in kinds:
         effect = "what goes between them crosses the link between CPU sockets, the slowest way"
         yield info("some pairs of GPUs are on different CPU sockets", effect, "compare with --devices of one socket")
-
-
-def _pair(one: Gpu, other: Gpu) -> tuple[int, int]:
-    return min(one.index, other.index), max(one.index, other.index)
-
-
-def link_words(nvml: Nvml, gpus: tuple[Gpu, ...]) -> dict[tuple[int, int], str]:
-    """For every pair of GPU numbers the word of `nvidia-smi topo -m`; `?` where NVML does not tell."""
-    links = {gpu.index: nvlinks(nvml, gpu) or {} for gpu in gpus}
-    words = {}
-    for one, other in combinations(gpus, 2):
-        ends = links[one.index], links[other.index]
-        # Through a switch every GPU reaches every other with all links that lead to it.
-        count = ends[0].get(other.bus_id or "unknown", 0) + min(end.get("switch", 0) for end in ends)
-        if not count and _p2p_reason(nvml, one, other, ("NVML_P2P_CAPS_INDEX_NVLINK",)) is None:
-            # In a container or a virtual machine the driver may hide where links lead.
-            count = min(end.get("unknown", 0) for end in ends)
-        level = nvml.ask("nvmlDeviceGetTopologyCommonAncestor", one.handle, other.handle).value
-        words[_pair(one, other)] = f"NV{count}" if count else LEVELS.get(level, "?")
-    return words
-
-
-def nvlinks(nvml: Nvml, gpu: Gpu) -> dict[str, int] | None:
-    """Active NVLinks by where they lead: a PCI address, `switch`, or `inactive`; None where there is no NVLink."""
-    found: dict[str, int] = {}
-    switch = getattr(nvml.constants, "NVML_NVLINK_DEVICE_TYPE_SWITCH", None)
-    for link in range(getattr(nvml.constants, "NVML_NVLINK_MAX_LINKS", 0)):
-        state = nvml.ask("nvmlDeviceGetNvLinkState", gpu.handle, link)
-        if state.value is None:
-            continue
-        if not state.value:
-            end = "inactive"
-        elif nvml.ask("nvmlDeviceGetNvLinkRemoteDeviceType", gpu.handle, link).value == switch:
-            end = "switch"
-        else:
-            pci = nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", gpu.handle, link).value
-            end = "unknown" if pci is None else sysfs_address(pci.busId)
-        found[end] = found.get(end, 0) + 1
-    return found or None
 
 
 @check(AREA, "NVLink")
@@ -116,7 +70,7 @@ def peer_copies(box: Box) -> Iterator[Note]:
     refused: dict[str, list[str]] = {}
     for one in gpus:
         for other in gpus:
-            if one is not other and (reason := _p2p_reason(nvml, one, other)):
+            if one is not other and (reason := p2p_reason(nvml, one, other)):
                 refused.setdefault(reason, []).append(f"{one.index}-{other.index}")
     for reason, pairs in refused.items():
         yield info(
@@ -126,20 +80,6 @@ def peer_copies(box: Box) -> Iterator[Note]:
         )
     if not refused:
         yield ok("every GPU can read and write every other directly")
-
-
-def _p2p_reason(nvml: Nvml, one: Gpu, other: Gpu, kinds: tuple[str, ...] = READ_AND_WRITE) -> str | None:
-    """Why one GPU cannot reach the other in one of these ways; None where it can."""
-    for name in kinds:
-        index = getattr(nvml.constants, name)
-        # In the binding the first constant is a tuple by a slip.
-        index = index[0] if isinstance(index, tuple) else index
-        answer = nvml.ask("nvmlDeviceGetP2PStatus", one.handle, other.handle, index)
-        if answer.value is None:
-            return answer.reason or "unknown"
-        if answer.value:
-            return P2P_WORDS.get(answer.value, f"status {answer.value}")
-    return None
 
 
 def numbers(text: str) -> list[int]:

@@ -9,7 +9,7 @@ use: that is refused, never a silent CPU run.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from bench.errors import UnknownNameError, UsageError
 from bench.host import cpu_cores, cpu_name
 from bench.measuring.control import Channel
 from bench.measuring.launcher import Launcher, LaunchError
+from bench.measuring.links import Link, links_of, topology_of
 from bench.nvml import MOST_BYTES, UUID_PREFIXES, Nvml, NvmlUnavailable, bare_uuid, nvml_session
 from bench.schema import Device, DeviceType
 
@@ -39,7 +40,12 @@ class Machine:
     cuda_version: str | None = None
     nccl_version: tuple[int, ...] | None = None
     driver_version: str | None = None
+    links: tuple[Link, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def topology(self, ordinals: Iterable[int]) -> str | None:
+        """How these devices are linked, by their places; None where there is nothing to link, or it is not known."""
+        return topology_of(self.links, [self.devices[ordinal].uuid for ordinal in dict.fromkeys(ordinals)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +78,7 @@ class NvmlView:
     gpu_names: tuple[str, ...] = ()
     driver_version: str | None = None
     devices: tuple[NvmlDevice, ...] = ()
+    links: tuple[Link, ...] = ()
     problem: str | None = None
 
     def device(self, uuid: str | None) -> NvmlDevice | None:
@@ -87,10 +94,12 @@ def nvml_view() -> NvmlView:
         with nvml_session() as nvml:
             handles, counted = nvml.handles(), nvml.ask("nvmlDeviceGetCount")
             names = [nvml.ask("nvmlDeviceGetName", found.value).value for found in handles]
+            opened = [found.value for found in handles if found.value is not None]
             return NvmlView(
                 gpu_names=tuple(name or "a GPU that NVML cannot open" for name in names),
                 driver_version=nvml.ask("nvmlSystemGetDriverVersion").value,
-                devices=tuple(_nvml_devices(nvml, [found.value for found in handles if found.value is not None])),
+                devices=tuple(_nvml_devices(nvml, opened)),
+                links=links_of(nvml, opened),
                 problem=f"NVML counts no GPUs: {counted.reason}" if counted.value is None else None,
             )
     except NvmlUnavailable as error:
@@ -205,6 +214,7 @@ def _cuda_machine(cuda: CudaView, view: NvmlView) -> Machine:
         cuda_version=torch.version.cuda,
         nccl_version=cuda.nccl_version,
         driver_version=view.driver_version,
+        links=view.links,
         notes=_notes(cuda, view, known),
     )
 

@@ -35,12 +35,11 @@ def describe_run(
     seed: int,
     command_line: str,
     devices: tuple[Device, ...],
+    topology: str | None = None,
     started_at: datetime | None = None,
     cuda_version: str | None = None,
     driver_version: str | None = None,
     nccl_version: str | None = None,
-    planned_launches: int | None = None,
-    notes: tuple[str, ...] = (),
 ) -> Run:
     """The row of table `run`: what the caller knows, and what this machine tells. `started_at` defaults to now."""
     cpu, cores, memory = cpu_name(), cpu_cores(), host_memory_bytes()
@@ -52,9 +51,9 @@ def describe_run(
         preset=preset,
         device_type=device_type,
         seed=seed,
-        planned_launches=planned_launches,
         command_line=command_line,
         devices=devices,
+        topology=topology,
         cpu_name=cpu,
         cpu_cores=cores,
         host_memory_bytes=memory,
@@ -68,8 +67,7 @@ def describe_run(
         git_dirty=dirty,
         packages=package_versions(PACKAGES),
         environment_variables=training_variables(os.environ),
-        fingerprint=fingerprint(device_type, devices, cpu, cores, memory),
-        notes=notes,
+        fingerprint=fingerprint(device_type, devices, cpu, cores, memory, topology),
     )
 
 
@@ -78,14 +76,28 @@ def new_run_id(now: datetime) -> str:
     return f"{now.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
 
 
-def fingerprint(device_type: str, devices: Sequence[Device], cpu: str, cores: int, memory_bytes: int) -> str:
+def fingerprint(
+    device_type: str,
+    devices: Sequence[Device],
+    cpu: str,
+    cores: int,
+    memory_bytes: int,
+    topology: str | None = None,
+) -> str:
     """16 hexadecimal digits; equal for machines whose figures may be compared.
 
-    Device type, device names and count, processor, cores and memory in whole GiB count;
-    versions, driver and commit do not.
+    Device type, device names and count, how they are linked (where that is known), processor,
+    cores and memory in whole GiB count; versions, driver and commit do not.
     """
-    facts = [device_type, *sorted(device.name for device in devices), cpu, str(cores), str(round(memory_bytes / 2**30))]
+    facts = [device_type, *sorted(device.name for device in devices), cpu, str(cores), str(whole_gib(memory_bytes))]
+    # Nothing in its place where it is unknown: runs on CPU and on one GPU keep the fingerprint they always had.
+    facts += [topology] if topology is not None else []
     return hashlib.sha256("\n".join(facts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def whole_gib(size_bytes: int) -> int:
+    """A size as the fingerprint counts it: two containers of one size differ in pages."""
+    return round(size_bytes / 2**30)
 
 
 def package_versions(names: Sequence[str]) -> tuple[NameValue, ...]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from bench import strategies, workloads
 from bench.host import cpu_cores
 from bench.measuring.launcher import Launcher
 from bench.measuring.machine import Machine, find_machine
+from bench.planning.arguments import arguments, resolved
 from bench.planning.plan import Plan
 from bench.recording.environment import describe_run, new_run_id
 from bench.recording.files import check_writable
 from bench.recording.writer import check_run_id
 from bench.running.session import RunSession
+from bench.running.typed import Typed
 from bench.schema import Case, Run
 
 
@@ -36,28 +39,45 @@ class Machinery:
             self._machine = find_machine(device_type, self.launcher)
         return self._machine
 
-    def describe(self, plan: Plan, command_line: str, cases: Sequence[Case], hears: Mapping[str, bool]) -> Run:
+    def describe(self, plan: Plan, typed: Typed, cases: Sequence[Case], hears: Mapping[str, bool]) -> Run:
         """The run's row: its id, its options and its environment.
 
         `cases`: that of every launch; `hears`: as in `run_notes`.
         """
-        machine, options = plan.machine, plan.options
+        options = plan.options
         if options.run_id is not None:
             check_run_id(options.run_id)
-        used = dict.fromkeys(plan.devices)
-        return describe_run(
+        run = describe_machine(
+            plan.machine,
+            plan.devices,
             run_id=options.run_id or new_run_id(datetime.now(timezone.utc)),
             preset=plan.preset.name,
-            device_type=machine.device_type,
             seed=options.seed,
-            command_line=command_line,
+        )
+        return replace(
+            run,
+            command_line=typed.command_line,
+            arguments=(*typed.selection, *arguments(resolved(plan))),
             planned_launches=len(cases),
-            devices=tuple(machine.devices[ordinal] for ordinal in used),
-            cuda_version=machine.cuda_version,
-            driver_version=machine.driver_version,
-            nccl_version=".".join(map(str, machine.nccl_version)) if machine.nccl_version else None,
             notes=run_notes(plan, cases, hears),
         )
+
+
+def describe_machine(machine: Machine, ordinals: Iterable[int], *, run_id: str, preset: str, seed: int) -> Run:
+    """The row of a run on these devices of a machine, with its environment and no word about what it measures."""
+    used = tuple(dict.fromkeys(ordinals))
+    return describe_run(
+        run_id=run_id,
+        preset=preset,
+        device_type=machine.device_type,
+        seed=seed,
+        command_line="",
+        devices=tuple(machine.devices[ordinal] for ordinal in used),
+        topology=machine.topology(used),
+        cuda_version=machine.cuda_version,
+        driver_version=machine.driver_version,
+        nccl_version=".".join(map(str, machine.nccl_version)) if machine.nccl_version else None,
+    )
 
 
 def run_notes(plan: Plan, cases: Iterable[Case], hears: Mapping[str, bool]) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ import pynvml
 import pytest
 
 from bench.doctor import gpus
-from bench.doctor.box import Box, CudaFacts, sysfs_address
-from bench.nvml import Answer, bare_uuid
+from bench.doctor.box import Box, CudaFacts
+from bench.nvml import Answer, bare_uuid, sysfs_address
 from bench.schema import Device
 
 from .made_up import gpu, machine, said

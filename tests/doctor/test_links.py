@@ -13,6 +13,7 @@ import pytest
 
 from bench.doctor import links
 from bench.doctor.box import Box
+from bench.measuring.links import link_words
 
 from .made_up import files, gpu, machine, said
 
@@ -38,7 +39,7 @@ def leads_to(index: int, other: str, links_: range) -> dict[Any, Any]:
 def words(answers: dict[Any, Any], count: int = 2) -> dict[tuple[int, int], str]:
     box = machine(answers, gpus=count)
     assert box.nvml is not None
-    return links.link_words(box.nvml, box.usable_gpus)
+    return link_words(box.nvml, box.usable_gpus)
 
 
 @pytest.mark.parametrize(

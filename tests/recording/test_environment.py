@@ -45,6 +45,15 @@ def test_fingerprint_counts_machines_and_not_cards() -> None:
     assert len({base, *others}) == 6
 
 
+def test_fingerprint_counts_links_and_is_what_it_was_without() -> None:
+    def of(gpus: tuple[Device, ...], topology: str | None) -> str:
+        return fingerprint("cuda", gpus, "EPYC", 16, 128 * 2**30, topology)
+
+    # sha256 of "cuda\nNVIDIA H200\nEPYC\n16\n128": runs on one GPU that are stored keep their machine.
+    assert of(GPUS[:1], None) == "f04357378a8e67f9"
+    assert len({of(GPUS, text) for text in (None, "0-1 NV18", "0-1 SYS")}) == 3
+
+
 def test_run_ids_sort_by_time_and_do_not_collide() -> None:
     now = datetime(2026, 11, 29, 23, 30, 22, tzinfo=timezone.utc)
     assert new_run_id(now).startswith("20261129T233022Z-")
