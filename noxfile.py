@@ -15,6 +15,8 @@ nox.options.sessions = ["bench"]
 nox.options.reuse_existing_virtualenvs = True
 
 TEST_GROUPS = ("test",)
+END_OF_A_RUN_SECONDS = 60.0
+WORKFLOWS = Path(".github", "workflows")
 shared_python = sys.executable
 
 
@@ -36,7 +38,9 @@ def run_python(session: nox.Session, *arguments: str) -> None:
 @nox.session(venv_backend="none", requires=["env"])
 def bench(session: nox.Session) -> None:
     """Measure, then render the report: nox -s bench -- OPTIONS (-- --help lists them under 'dpbench')."""
-    run_python(session, "-m", "pytest", "scenarios", *session.posargs)
+    # After Ctrl-C the run is compacted and its report rendered; nox would kill it after half a second.
+    command = (shared_python, "-m", "pytest", "scenarios", *session.posargs)
+    session.run(*command, external=True, interrupt_timeout=END_OF_A_RUN_SECONDS)
 
 
 @nox.session(venv_backend="none", requires=["env"])
@@ -59,13 +63,16 @@ def report(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style, and that nothing needs a newer Python than pyproject.toml says."""
+    """Style, that nothing needs a newer Python than pyproject.toml says, and the workflows."""
     session.install(*nox.project.dependency_groups(nox.project.load_toml(), "lint"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run(
-        "vermin", "--no-tips", "--target=3.10-", "--violations", "bench", "scenarios", "noxfile.py", "conftest.py"
-    )
+        "vermin", "--no-tips", "--target=3.10-", "--violations", "bench", "scenarios", "noxfile.py", "conftest.py",
+        ".github/scripts",
+    )  # fmt: skip
+    session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *map(str, WORKFLOWS.glob("*.y*ml")))
+    session.run("zizmor", "--offline", "--pedantic", "--strict-collection", "--no-progress", str(WORKFLOWS))
 
 
 @nox.session(venv_backend="none", requires=["env"])

@@ -1,0 +1,60 @@
+"""`python -m bench export`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import sys
+from pathlib import Path
+
+from bench.commands import Commands, add_results
+
+FORMATS = {
+    "github-action": "JSON for benchmark-action/github-action-benchmark with tool: customSmallerIsBetter (seconds per "
+    "step, so less is better)",
+    "bencher": "Bencher Metric Format, for bencher run --adapter json: latency is a step in nanoseconds, throughput is "
+    "samples per second",
+    "csv": "the rows of bench.load, a line a case",
+    "markdown": "the comparison as tables, for a job summary or a comment",
+}
+
+
+def add(commands: Commands) -> None:
+    parser = commands.add_parser("export", help="write a run in another format", description=run.__doc__)
+    parser.add_argument("run", metavar="RUN", help="run id, folder, or latest")
+    formats = "; ".join(f"{name}: {meaning}" for name, meaning in FORMATS.items())
+    parser.add_argument("--format", required=True, choices=list(FORMATS), help=formats)
+    add_results(parser)
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: stdout)")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write a run in the format of another tool, to stdout or a file whose path is printed. Needs no GPU and no torch.
+
+    The two formats for trackers hold the cases that ended ok, under their case ids; stderr names the others,
+    and whatever is to be known of the figures. csv and markdown hold every case with its status.
+    """
+    from bench.analysis.wording import banner
+    from bench.recording.files import write_atomically
+    from bench.recording.reader import find_run, read_run
+    from bench.reporting.exporting import export
+
+    data = read_run(find_run(options.results, options.run))
+    made = export(data, options.format)
+    notes = [f"left out: {line}" for line in made.left_out] + [f"not ranked: {line}" for line in made.doubts]
+    if options.format != "markdown" and (notice := banner(data)):
+        notes.insert(0, notice)
+    for note in [*notes, *data.problems]:
+        print(note, file=sys.stderr)
+    if options.output is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A name may hold what the encoding of the terminal or pipe has not.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        print(made.text, end="")
+        return
+    with contextlib.suppress(OSError):  # the write below says what is wrong
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.output, lambda file: file.write(made.text.encode("utf-8", "replace")))
+    print(options.output)

@@ -1,0 +1,93 @@
+"""The comparison as Markdown (GitHub's dialect), for a job summary or a comment: the words of the page and terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from bench.analysis.checks import REASONS, Check, checks
+from bench.analysis.summary import WorkloadSummary, summarise
+from bench.analysis.wording import banner, verdict
+from bench.recording.reader import RunData
+from bench.reporting.cells import Cell, Line, lines
+
+_SHOWN = 5
+# An underscore between letters or digits, as in names, is no markup.
+_MARKUP = re.compile(r"[\\`*{}\[\]<>#|~!&$@]|(?<![^\W_])_|_(?![^\W_])")
+
+
+def text(data: RunData) -> str:
+    """What must be read first, then per workload one table with every case and a sentence on the fastest, then doubts.
+
+    Nothing that a run holds acts as markup: names are escaped, reasons and doubts are code.
+    """
+    summaries = summarise(data)
+    parts = [f"## dpbench run {escaped(data.run.run_id)}"]
+    if notice := banner(data):
+        parts.append(f"> **{escaped(notice)}**")
+    for summary in summaries:
+        parts += [*_workload(summary, data.run.device_type)]
+    doubts = [check for check in checks(data, summaries) if check.title not in REASONS]
+    if doubts:
+        parts.append("### Reasons to doubt figures")
+        parts.append("\n".join(line for check in doubts for line in _doubt(check)))
+    return "\n\n".join(parts) + "\n"
+
+
+def escaped(words: str) -> str:
+    """The text on one line, as it stands: what Markdown or HTML would take for markup has a backslash before it."""
+    return _MARKUP.sub(r"\\\g<0>", _one_line(words))
+
+
+def code(words: str) -> str:
+    """The text on one line as code, in which nothing is markup; empty where the text is."""
+    line = _one_line(words)
+    fence = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
+    # Markdown takes one space away on both sides, where both have one; a backtick at an end needs it.
+    space = " " * (line[:1] == "`" or line[-1:] == "`")
+    return f"{fence}{space}{line}{space}{fence}" if line else ""
+
+
+def _one_line(words: str) -> str:
+    return " ".join(words.split())
+
+
+def _workload(summary: WorkloadSummary, device_type: str) -> Iterator[str]:
+    memory = "memory a device" if device_type == "cuda" else "process memory"
+    yield f"### {escaped(summary.workload)}: {escaped(summary.size_text)}, {escaped(summary.data)} data"
+    rows: list[Sequence[str]] = [
+        ("strategy", "devices", "batch", "samples/s (95 %)", "vs single (95 %)", memory, "status"),
+        ("---", "---:", "---:", "---:", "---:", "---:", "---"),
+        *map(_cells, lines(summary)),
+    ]
+    yield "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    yield escaped(verdict(summary))
+
+
+def _cells(line: Line) -> Sequence[str]:
+    marks = f" *{escaped(', '.join(line.marks))}*" if line.marks else ""
+    why = "; ".join(code(reason) for reason in line.why)
+    # A table is cut at its pipes before anything else is read, code too.
+    status = f"{escaped(str(line.status))}: {why}".replace("|", r"\|") if why else escaped(str(line.status))
+    return (
+        escaped(line.label) + marks,
+        line.devices,
+        escaped(f"{line.batch} {line.precision}"),
+        escaped(str(line.throughput)),
+        escaped(_with_basis(line.versus_single)),
+        escaped(str(line.memory)),
+        status,
+    )
+
+
+def _with_basis(ratio: Cell) -> str:
+    return f"{ratio}, {ratio.extra}" if ratio.extra else str(ratio)
+
+
+def _doubt(check: Check) -> Iterable[str]:
+    yield f"- {escaped(check.title)}"
+    yield from (f"  - {code(item)}" for item in check.seen[:_SHOWN])
+    if len(check.seen) > _SHOWN:
+        yield f"  - and {len(check.seen) - _SHOWN} more; the report lists all"
+    if check.remedy:
+        yield f"  - remedy: {code(check.remedy)}"
