@@ -8,12 +8,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from bench.commands import doctor, listing, report
+from bench.commands import compare, doctor, export, listing, report, reproduce
 from bench.errors import BenchError
 
 EXIT_USAGE = 2
 REPORTS_NEED = ("pandas", "pyarrow", "matplotlib", "jinja2")
-COMMANDS = (report, listing, doctor)
+COMMANDS = (report, compare, export, reproduce, listing, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

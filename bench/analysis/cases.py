@@ -121,7 +121,7 @@ def _results(
         cases[launch.case_id].append(launch)
     found = []
     for case_id, of_case in cases.items():
-        status, reason = _worst(of_case)
+        status, reason = worst([(launch.status, launch.reason) for launch in of_case])
         found.append(
             CaseResult(
                 launches=tuple(sorted(of_case, key=lambda launch: launch.launch)),
@@ -134,13 +134,14 @@ def _results(
     return found
 
 
-def _worst(launches: Sequence[Launch]) -> tuple[str, str | None]:
-    failed = [launch for launch in launches if launch.status != "ok"]
+def worst(ends: Sequence[tuple[str | None, str | None]]) -> tuple[str, str | None]:
+    """Status and reason of a case out of those of its launches: ok if every launch is, else the worst."""
+    failed = [end for end in ends if end[0] != "ok"]
     if not failed:
         return "ok", None
     ranks = {status: rank for rank, status in enumerate(WORST_FIRST)}
-    worst = min(failed, key=lambda launch: ranks.get(launch.status, -1))
-    return worst.status or "unknown", worst.reason
+    status, reason = min(failed, key=lambda end: ranks.get(end[0] or "", -1))
+    return status or "unknown", reason
 
 
 def _training(launch: Launch) -> tuple[object, ...]:

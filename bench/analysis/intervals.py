@@ -1,9 +1,12 @@
-"""95 % intervals that keep their promise at two to six launches. Pure arithmetic, no table knows of it.
+"""95 % intervals that keep their promise at two to twelve launches. Pure arithmetic, no table knows of it.
 
+The unit is the launch, not the round: rounds of one launch share its memory layout, its clocks and its neighbours, so
+that their spread says too little (Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013).
 Launches of one case differ by factors, so the logarithms are averaged: the estimate is the
 geometric mean and the interval is Student's t on the logarithms (Student, Biometrika 6, 1908;
 a percentile bootstrap over 2 or 3 launches covers only 71 or 86 %). Two cases are compared
-with Welch's t on the logarithms (Welch, Biometrika 34, 1947), degrees of freedom rounded down.
+with Welch's t on the logarithms (Welch, Biometrika 34, 1947), degrees of freedom rounded down; where launches
+were interleaved, turn by turn, so that what hits a whole turn drops out.
 """
 
 from __future__ import annotations
@@ -23,6 +26,10 @@ _T_975 = (
     2.055529438642874, 2.051830516480285, 2.048407141795245, 2.045229642132703, 2.042272456301238,
 )  # fmt: skip
 _Z_975 = 1.959963984540054
+LEAST_TURNS = 6
+"""Turns from which interleaved launches are compared turn by turn: with fewer, that all had one order is not rare."""
+LEAST_RUNS = 3
+"""Runs from which their own spread is the measure of a difference between runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +45,41 @@ class Interval:
         return None if self.low is None or self.high is None else self.low <= value <= self.high
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogMean:
+    """A mean of logarithms, as an estimate keeps it. variance: of the mean, None with one value; count: of values."""
+
+    mean: float
+    variance: float | None
+    count: int
+
+
+def log_mean_of(value: float | None, low: float | None, high: float | None, count: int | None) -> LogMean | None:
+    """What lies behind a geometric mean of `count` values with the interval of `mean_interval`; None without one."""
+    if value is None or count is None or count < 1 or value <= 0:
+        return None
+    if low is None or high is None or low <= 0 or count < 2:
+        return LogMean(mean=math.log(value), variance=None, count=count)
+    half = (math.log(high) - math.log(low)) / 2
+    return LogMean(mean=math.log(value), variance=(half / t_quantile(count - 1)) ** 2, count=count)
+
+
+def log_mean(values: Sequence[float]) -> LogMean:
+    """The mean of the logarithms of positive values; ValueError where there is none, or one is not positive."""
+    if not values or min(values) <= 0:
+        raise ValueError("a mean of logarithms needs positive values")
+    numbers = [math.log(value) for value in values]
+    spread = variance(numbers) / len(numbers) if len(numbers) > 1 else None
+    return LogMean(mean=fmean(numbers), variance=spread, count=len(numbers))
+
+
 def t_quantile(freedom: float) -> float:
     """t(0.975) at `freedom` >= 1 degrees of freedom, rounded down.
 
     Beyond 30 the expansion around the normal quantile (Abramowitz and Stegun, 26.7.5), good to 1e-6.
     """
-    whole = math.floor(freedom)
+    # Welch's formula may fall a hair below a whole number.
+    whole = math.floor(freedom + 1e-9)
     if whole < 1:
         raise ValueError(f"{freedom} degrees of freedom; Student's t needs at least 1")
     if whole <= len(_T_975):
@@ -81,16 +117,68 @@ def ratio_interval(values: Sequence[float], base: Sequence[float]) -> Interval:
     """
     if not values or not base or min(*values, *base) <= 0:
         raise ValueError("a ratio needs positive values on both sides")
-    above, below = [math.log(value) for value in values], [math.log(value) for value in base]
-    middle = fmean(above) - fmean(below)
-    if len(above) < 2 or len(below) < 2:
+    return ratio_of(log_mean(values), log_mean(base))
+
+
+def ratio_of(above: LogMean, below: LogMean) -> Interval:
+    """The ratio of two geometric means with Welch's interval; none where either has one value."""
+    middle = above.mean - below.mean
+    if above.variance is None or below.variance is None:
         return Interval(value=_exp(middle))
-    a, b = variance(above) / len(above), variance(below) / len(below)
+    a, b = above.variance, below.variance
     if a + b == 0:
         return Interval(value=_exp(middle), low=_exp(middle), high=_exp(middle))
-    freedom = (a + b) ** 2 / (a**2 / (len(above) - 1) + b**2 / (len(below) - 1))
-    # Rounding in the formula may fall a hair below 1, its least possible value.
-    half = t_quantile(max(freedom, 1.0)) * math.sqrt(a + b)
+    freedom = (a + b) ** 2 / (a**2 / (above.count - 1) + b**2 / (below.count - 1))
+    return _around(middle, t_quantile(freedom) * math.sqrt(a + b))
+
+
+def ratio_in_turns(values: Sequence[float], base: Sequence[float]) -> Interval:
+    """The same of launches that were interleaved: `values[i]` and `base[i]` are of one turn.
+
+    Student's t on the differences of logarithms, so that drift from turn to turn drops out; with fewer than
+    `LEAST_TURNS` turns as `ratio_interval`, whose degrees of freedom are twice as many.
+    """
+    if len(values) != len(base) or len(values) < LEAST_TURNS:
+        return ratio_interval(values, base)
+    if min(*values, *base) <= 0:
+        raise ValueError("a ratio needs positive values on both sides")
+    return mean_interval([value / other for value, other in zip(values, base, strict=True)])
+
+
+def ratio_to_runs(head: LogMean, runs: Sequence[LogMean]) -> Interval:
+    """The ratio of one run to the geometric mean of several, with the interval for one more run of their kind.
+
+    With `LEAST_RUNS` runs or more their own spread is the measure: t x s x sqrt(1 + 1 / runs), with s the standard
+    deviation of the runs' means (the prediction interval of a next observation), since what changes from one run
+    to the next, such as a day or a boot, is in no launch's spread. The launches' interval holds if it is wider,
+    and alone with fewer runs. ValueError for no runs.
+    """
+    if not runs:
+        raise ValueError("no runs to compare with")
+    among = ratio_of(head, pooled(runs))
+    if len(runs) < LEAST_RUNS:
+        return among
+    means = [run.mean for run in runs]
+    middle = head.mean - fmean(means)
+    half = t_quantile(len(runs) - 1) * math.sqrt(variance(means) * (1 + 1 / len(runs)))
+    if among.low is not None and among.high is not None:
+        half = max(half, math.log(among.high / among.low) / 2)
+    return _around(middle, half)
+
+
+def pooled(runs: Sequence[LogMean]) -> LogMean:
+    """The mean of the runs' means, each run counting alike; its variance from their launches, as far as it is known."""
+    known = [run.variance for run in runs if run.variance is not None]
+    complete = len(known) == len(runs)
+    return LogMean(
+        mean=fmean(run.mean for run in runs),
+        variance=sum(known) / len(runs) ** 2 if complete else None,
+        # Each run's own mean is taken out: as many degrees of freedom are lost.
+        count=sum(run.count - 1 for run in runs) + 1,
+    )
+
+
+def _around(middle: float, half: float) -> Interval:
     return Interval(value=_exp(middle), low=_exp(middle - half), high=_exp(middle + half))
 
 

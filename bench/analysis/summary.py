@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 from bench.analysis.cases import FAILED, CaseResult, Parity, case_results
 from bench.analysis.estimates import launch_values
-from bench.analysis.intervals import Interval, ratio_interval
+from bench.analysis.intervals import Interval, ratio_in_turns
+from bench.analysis.plausibility import beyond_its_peak
+from bench.analysis.verdicts import Verdict, verdict_of
 from bench.recording.reader import RunData
 from bench.schema import Estimate, NameValue
 
@@ -26,6 +28,8 @@ EMULATED = "emulated dp"
 """Only host replicas stood in for dp: shown for completeness, no ground for a conclusion."""
 PARITY_UNKNOWN = "parity unknown"
 """Its check was made and did not come to an answer. Without any check a case is ranked, with a doubt."""
+IMPOSSIBLE = "impossible"
+"""It reached more FLOP/s than its devices have."""
 MEMORY = {"cuda": "peak_allocated_bytes", "cpu": "host_peak_rss_bytes"}
 
 
@@ -54,6 +58,10 @@ class Ratio:
     interval: Interval
     basis: str
     against: str
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict_of(self.interval)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +120,17 @@ class WorkloadSummary:
         return tuple(row for row in others if best and not surely_above(best.throughput, row.throughput))
 
 
+def versus(above: Spread | None, below: Spread | None) -> Interval | None:
+    """The ratio of two cases of a run, turn by turn, since their launches were interleaved; None without figures."""
+    if above is None or below is None or min(*above.launches, *below.launches) <= 0:
+        return None
+    return ratio_in_turns(above.launches, below.launches)
+
+
 def surely_above(best: Spread | None, other: Spread | None) -> bool:
     """Whether the interval of the ratio of two rates lies above 1; False where there is none."""
-    if best is None or other is None or min(*best.launches, *other.launches) <= 0:
-        return False
-    low = ratio_interval(best.launches, other.launches).low
-    return low is not None and low > 1
+    ratio = versus(best, other)
+    return ratio is not None and verdict_of(ratio) == "faster"
 
 
 def summarise(data: RunData) -> tuple[WorkloadSummary, ...]:
@@ -240,6 +253,8 @@ def _excluded(result: CaseResult, throughput: Spread | None) -> str | None:
         return "parity missed"
     if result.parity.status in FAILED:
         return PARITY_UNKNOWN
+    if beyond_its_peak(result):
+        return IMPOSSIBLE
     return None if throughput else "no throughput measured"
 
 
@@ -300,7 +315,5 @@ def _closest(found: Sequence[Row]) -> Row:
 def _ratio(row: Row, base: Row, basis: str) -> Ratio | None:
     if row is base or row.result is base.result or row.throughput is None or base.throughput is None:
         return None
-    if min(*row.throughput.launches, *base.throughput.launches) <= 0:
-        return None
-    interval = ratio_interval(row.throughput.launches, base.throughput.launches)
-    return Ratio(interval=interval, basis=basis, against=base.title)
+    interval = versus(row.throughput, base.throughput)
+    return None if interval is None else Ratio(interval=interval, basis=basis, against=base.title)

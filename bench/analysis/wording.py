@@ -1,28 +1,14 @@
-"""The findings of a run in words: what was fastest, and what there is to doubt."""
+"""The findings of a run in words: what was fastest, and how sure that is."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
+from bench.analysis.checks.base import listed
 from bench.analysis.estimates import TOO_FEW
-from bench.analysis.gauges import watcher_checks
 from bench.analysis.intervals import Interval
-from bench.analysis.summary import EMULATED, PARITY_UNKNOWN, Ratio, Row, WorkloadSummary
+from bench.analysis.summary import EMULATED, PARITY_UNKNOWN, Ratio, Row, WorkloadSummary, versus
 from bench.recording.reader import RunData
-
-NOT_OK, SKIPPED = "Did not end ok", "Skipped"
-REASONS = (NOT_OK, SKIPPED)
-"""Checks that hold what the table of cases leaves out, in the terminal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """A reason to distrust figures: what it is, and where it was seen."""
-
-    title: str
-    seen: tuple[str, ...]
 
 
 def number(value: float) -> str:
@@ -67,8 +53,8 @@ def verdict(summary: WorkloadSummary) -> str:
     setting = f"{devices}, global batch {axes.global_batch_size}, {axes.precision}"
     rivals = summary.rivals
     if rivals:
-        listed = _listed([best.title, *(row.title for row in rivals)])
-        text = f"No clear winner among {listed}: {_why_unclear(best)}; measure with more (--launches). "
+        names = listed([best.title, *(row.title for row in rivals)])
+        text = f"No clear winner among {names}: {_why_unclear(best, rivals)}; measure with more (--launches). "
         text += f"Fastest so far: {best.label} ({setting})"
     else:
         text = f"{best.label} ({setting}) was {among}"
@@ -84,7 +70,7 @@ def _parity_doubts(best: Row, summary: WorkloadSummary) -> Iterator[str]:
     if not best.parity.known:
         yield "Whether it trains what one device trains is not known: no parity check."
     if unknown := [row.title for row in summary.rows if row.excluded == PARITY_UNKNOWN]:
-        yield f"Left out, as their parity check did not end ok: {_listed(unknown)}."
+        yield f"Left out, as their parity check did not end ok: {listed(unknown)}."
 
 
 def _factors(best: Row) -> str:
@@ -94,16 +80,17 @@ def _factors(best: Row) -> str:
     return " and ".join(f"{times(ratio.interval, launches)} {name} at the {ratio.basis}" for name, ratio in sound)
 
 
-def _why_unclear(best: Row) -> str:
+def _why_unclear(best: Row, rivals: Sequence[Row]) -> str:
     count = len(best.throughput.launches) if best.throughput else 0
     if count < 2:
         return f"{TOO_FEW} for an interval"
+    if any(_says_nothing(versus(best.throughput, row.throughput)) for row in rivals):
+        return f"{count} launches say too little of their ratios"
     return f"the intervals of their ratios over {count} launches include 1"
 
 
-def _listed(titles: Sequence[str]) -> str:
-    shown = " / ".join(titles[:4])
-    return f"{shown} and {len(titles) - 4} more" if len(titles) > 4 else shown
+def _says_nothing(ratio: Interval | None) -> bool:
+    return ratio is None or ratio.low is None or ratio.high is None or is_wide(ratio.low, ratio.high)
 
 
 def banner(data: RunData) -> str | None:
@@ -130,54 +117,3 @@ def cpu_share(data: RunData) -> str | None:
     share = f"{count} {'thread' if count == 1 else 'threads'} of {cores} {'core' if cores == 1 else 'cores'}"
     what = "single" if any(launch.strategy == "single" for launch in data.launches) else "a device"
     return f"On a CPU a device is a fixed share of the cores, the cores over the run's devices: {what} here is {share}."
-
-
-def _missing(data: RunData) -> list[str]:
-    planned, done = data.run.planned_launches, len(data.launches)
-    return [f"{done} of {planned} planned launches are recorded"] if planned is not None and done < planned else []
-
-
-def checks(data: RunData, summaries: Iterable[WorkloadSummary]) -> tuple[Check, ...]:
-    """Every reason to distrust a figure of the run, the gravest first; empty where there is none."""
-    rows = [(f"{summary.workload}: {row.title}", row) for summary in summaries for row in summary.rows]
-    found = {
-        "Not read and set aside": list(data.problems),
-        "The run has no recorded end: it was stopped, or still runs": [] if data.run.finished_at else [data.run.run_id],
-        "Stopped early: launches are missing": _missing(data),
-        "About the whole run": list(data.run.notes),
-        "Parity missed: the weights are not those that one device trains": [
-            f"{name}: {row.parity.reason}" for name, row in rows if row.parity.status == "missed"
-        ],
-        "Parity without a verdict": [
-            f"{name}: {row.parity.reason}" for name, row in rows if row.parity.status == "no verdict"
-        ],
-        "Parity not known: its check did not end ok, or did not run": [
-            f"{name}: {row.parity.reason or row.parity.status or 'not checked'}"
-            for name, row in rows
-            if row.result.status == "ok" and not row.parity.known
-        ],
-        "Parameters without a gradient: frozen, or not reached by the loss": _by_reason(
-            (name, row.parity.untrained) for name, row in rows if row.result.status == "ok" and row.parity.untrained
-        ),
-        NOT_OK: _by_reason(
-            (name, f"{row.result.status}, {row.result.reason or 'no reason recorded'}")
-            for name, row in rows
-            if row.result.status not in ("ok", "skipped")
-        ),
-        **watcher_checks(data.launches, rows),
-        "Emulated by host replicas: correctness only, not ranked": [n for n, row in rows if row.result.emulated],
-        "Oversubscribed, not ranked": [n for n, row in rows if row.result.oversubscribed],
-        "Doubt about the figures": [f"{name}: {note}" for name, row in rows for note in row.notes],
-        SKIPPED: _by_reason(
-            (name, row.result.reason or "no reason recorded") for name, row in rows if row.result.status == "skipped"
-        ),
-    }
-    return tuple(Check(title=title, seen=tuple(seen)) for title, seen in found.items() if seen)
-
-
-def _by_reason(found: Iterable[tuple[str, str]]) -> list[str]:
-    """A line a reason, whole: it may hold what to copy. With the cases that share it."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for name, reason in found:
-        names[reason].append(name)
-    return [f"{_listed(of)}: {reason}" for reason, of in names.items()]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bench.errors import ResultsError
@@ -97,6 +98,25 @@ def read_parts(folder: Path, table: str, metrics: Sequence[Metric]) -> tuple[Any
     return rows.cast(arrow_schema(table, metrics)), used
 
 
+def read_columns(
+    folder: Path, table: str, columns: Sequence[str], *, metric: str | None = None
+) -> list[dict[str, Any]]:
+    """Some columns of one table of a finished run, row by row; of one metric only, where one is named.
+
+    It reads nothing else, for a look at many runs. Empty where the file is not there or cannot be read: `read_run`
+    says why.
+    """
+    try:
+        chosen = ["metric", *columns] if metric is not None else list(columns)
+        content = _read_file(folder / f"{table}.parquet", table, [], {}, list(dict.fromkeys(chosen)))
+    except (ResultsError, OSError):
+        return []
+    if metric is not None:
+        content = content.filter(pc.equal(content.column("metric"), metric))
+    found: list[dict[str, Any]] = content.select(list(columns)).to_pylist()
+    return found
+
+
 def _read_table(folder: Path, table: str, problems: list[str], metrics: dict[str, Metric]) -> tuple[Any, list[Path]]:
     whole = folder / f"{table}.parquet"
     paths = ([whole] if whole.exists() else []) + sorted((folder / PARTS).glob(f"{table}-*.parquet"))
@@ -123,25 +143,30 @@ def _lenient(table: str) -> Any:
     return pa.schema([pa.field(item.name, item.type) for item in arrow_schema(table)])
 
 
-def _read_file(path: Path, table: str, problems: list[str], metrics: dict[str, Metric]) -> Any:
-    """The file with exactly the columns of `table`; ResultsError says why it is set aside."""
+def _read_file(
+    path: Path, table: str, problems: list[str], metrics: dict[str, Metric], only: Sequence[str] | None = None
+) -> Any:
+    """The file with exactly the columns of `table`, or `only` some; ResultsError says why it is set aside."""
     if path.stat().st_size == 0:
         raise ResultsError(f"{path}: set aside, the file is empty")
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             metadata = file.schema_arrow.metadata or {}
             _check_origin(path, table, metadata)
-            content = file.read()
+            there = file.schema_arrow.names
+            content = file.read(None if only is None else [name for name in only if name in there])
     except (pa.ArrowException, OSError, ValueError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ResultsError(f"{path}: set aside, not a readable parquet file ({first_line})") from error
     # A column that came with a later layout has a default; without one it was always there.
     required = [item.name for item in fields(TABLES[table]) if item.default is MISSING]
-    lacking = [name for name in required if name not in content.column_names]
+    lacking = [name for name in required if name not in there]
     if lacking:
         raise ResultsError(f"{path}: set aside, column {lacking[0]} is missing")
-    metrics |= _metrics(metadata.get(METRICS_KEY), path, problems)
     schema = _lenient(table)
+    if only is not None:
+        return pa.table([_column(content, schema.field(name), path) for name in only], names=list(only))
+    metrics |= _metrics(metadata.get(METRICS_KEY), path, problems)
     unknown = [name for name in content.column_names if name not in schema.names]
     if unknown:
         problems.append(f"{path}: left out unknown columns {', '.join(unknown)}")
@@ -235,17 +260,28 @@ def is_run(folder: Path) -> bool:
 
 def runs(results: Path) -> list[Path]:
     """Folders of the runs in `results`, the newest first; empty where there is none."""
+    return [folder for folder, _ in runs_with_rows(results)]
+
+
+def runs_with_rows(results: Path) -> list[tuple[Path, Run | None]]:
+    """The same, each with its environment; None where that cannot be read."""
     if not results.is_dir():
         return []
-    return sorted((path for path in results.iterdir() if is_run(path)), key=_started, reverse=True)
+    found = [(path, read_run_row(path)) for path in results.iterdir() if is_run(path)]
+    return sorted(found, key=lambda item: _started(*item), reverse=True)
 
 
-def _started(folder: Path) -> tuple[datetime, str]:
+def read_run_row(folder: Path) -> Run | None:
+    """The environment of a run, nothing else of it; None where `run.parquet` cannot be read."""
     try:
         rows = _read_file(folder / "run.parquet", "run", [], {}).to_pylist()
-        started = from_row(Run, rows[0]).started_at if rows else None
     except (ResultsError, OSError):
-        started = None
+        return None
+    return from_row(Run, rows[0]) if rows else None
+
+
+def _started(folder: Path, run: Run | None) -> tuple[datetime, str]:
+    started = run.started_at if run is not None else None
     return started or datetime.fromtimestamp(folder.stat().st_mtime, timezone.utc), folder.name
 
 

@@ -13,9 +13,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from bench.analysis.balance import balance_summaries
+from bench.analysis.checks import checks
 from bench.analysis.summary import summarise
 from bench.analysis.timelines import watched_launches
-from bench.analysis.wording import banner, checks, cpu_share
+from bench.analysis.wording import banner, cpu_share
 from bench.recording.files import write_atomically
 from bench.recording.reader import RunData, read_run, read_timeline
 from bench.reporting.cells import USE

@@ -7,8 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.analysis.balance import balance_summaries
+from bench.analysis.checks import REASONS, checks
 from bench.analysis.summary import WorkloadSummary, summarise
-from bench.analysis.wording import REASONS, banner, checks, cpu_share, verdict
+from bench.analysis.wording import banner, cpu_share, verdict
 from bench.recording.reader import RunData
 from bench.reporting.cells import LAUNCHES, Line, lines
 
@@ -53,6 +54,8 @@ def print_summary(data: RunData, console: Console) -> None:
             console.print(Text(f"    {item}"), soft_wrap=True)
         if len(check.seen) > shown:
             console.print(Text(f"    and {len(check.seen) - shown} more; the report lists all"))
+        if check.remedy:
+            console.print(Text(f"    -> {check.remedy}"), soft_wrap=True)
 
 
 def _table(summary: WorkloadSummary, device_type: str, narrow: bool) -> Table:

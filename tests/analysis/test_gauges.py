@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import bench
+from bench.analysis.checks import checks
 from bench.analysis.summary import summarise
-from bench.analysis.wording import checks
 from bench.recording.reader import read_run
 from bench.recording.writer import RunWriter
 from tests.recording.made_up import METRICS, made_case, made_launch, made_run, sample, timed

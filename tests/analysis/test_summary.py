@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from bench.analysis.checks import checks
 from bench.analysis.intervals import Interval
 from bench.analysis.summary import EMULATED, Row, WorkloadSummary, strategy_label, summarise
-from bench.analysis.wording import banner, checks, cpu_share, ends_text, number, times, verdict
+from bench.analysis.wording import banner, cpu_share, ends_text, number, times, verdict
 from bench.metrics.parity_error import parity_error
 from bench.recording.reader import read_run
 from bench.recording.writer import RunWriter
@@ -147,11 +148,12 @@ def test_checks_of_a_gpu_run(tmp_path: Path) -> None:
     found = {check.title.split(":")[0]: check.seen for check in checks(data, summarise(data))}
     assert list(found) == [
         "Not read and set aside", "The run has no recorded end", "About the whole run", "Parity missed",
-        "Parity not known", "Did not end ok", "Doubt about the figures", "Skipped",
+        "Parity not known", "Did not end ok", "Too few launches for a useful interval", "Skipped",
     ]  # fmt: skip
     assert found["Parity missed"][0].startswith("resnet50: fsdp1, 4 devices, batch 256: parity error 9.0e-01")
     assert len(found["Did not end ok"]) == 2, "a skip is data, not a failure"
-    assert found["Doubt about the figures"][0].endswith("too few launches")
+    (few,) = found["Too few launches for a useful interval"]
+    assert few.endswith('ddp (hook <img src=x onerror=alert(1)></script>$x_1$ 模型 & "quotes"): 1 launch: no interval')
 
 
 def parity_of(case: Case, **changes: Any) -> tuple[Case, dict[str, Any]]:

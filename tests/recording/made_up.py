@@ -106,6 +106,7 @@ def timed(launch: Launch, throughput: float, gib: Sequence[float | None] = ()) -
         rate = throughput * factor
         found.append(sample(launch, "samples_per_second", rate, round_index=index))
         found.append(sample(launch, "step_seconds", batch / rate, round_index=index))
+    found.append(sample(launch, "step_p10_seconds", batch / (1.05 * throughput)))
     memory = "peak_allocated_bytes" if launch.device_type == "cuda" else "host_peak_rss_bytes"
     for index, value in enumerate(gib):
         known = None if value is None else value * 2**30

@@ -50,7 +50,7 @@ def test_parts_are_on_the_disk_at_once_and_named_by_position(tmp_path: Path) -> 
     assert data.run == made_run()
     assert [launch.launch for launch in data.launches] == [0, 1]
     assert data.launches[0] == made_launch(CASE, 0, 0)
-    assert len(data.samples) == 2 * 8 and len(data.estimates) == 0
+    assert len(data.samples) == 2 * 9 and len(data.estimates) == 0
     assert data.metrics["step_seconds"].unit == "s"
 
 
@@ -99,7 +99,7 @@ def test_a_damaged_file_is_named_and_the_rest_loads(tmp_path: Path, content: byt
     part.write_bytes(part.read_bytes()[:-100] if content is None else content)
     data = read_run(folder)
     assert len(data.problems) == 1 and str(part) in data.problems[0] and "set aside" in data.problems[0]
-    assert len(data.launches) == 2 and len(data.samples) == 8
+    assert len(data.launches) == 2 and len(data.samples) == 9
 
 
 def test_a_flipped_byte_does_not_pass_as_a_number(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_flipped_byte_does_not_pass_as_a_number(tmp_path: Path) -> None:
     content[column.data_page_offset + column.total_compressed_size // 2] ^= 0xFF
     part.write_bytes(bytes(content))
     data = read_run(folder)
-    assert len(data.problems) == 1 and len(data.samples) == 8
+    assert len(data.problems) == 1 and len(data.samples) == 9
 
 
 def test_finish_keeps_a_part_that_it_cannot_read(tmp_path: Path) -> None:

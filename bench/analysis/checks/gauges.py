@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from bench.analysis.checks.base import Check, Seen
 from bench.analysis.estimates import TOO_FEW
 from bench.analysis.summary import Row
 from bench.schema import Estimate, Launch
@@ -16,24 +17,34 @@ WATCHED = (
 TOO_SHORT = "too short"
 
 
-def watcher_checks(launches: Sequence[Launch], rows: Sequence[tuple[str, Row]]) -> dict[str, list[str]]:
-    """Titles of checks and where each was seen, nowhere too. `rows`: every case with its name, as the page calls it."""
-    gauges = [(name, item) for name, row in rows for item in _device_estimates(row)]
-    return {
-        "Watcher: other processes were on the GPU": [
+def of_watcher(seen: Seen) -> Iterator[Check]:
+    """What was read of the devices while they worked."""
+    gauges = [(name, item) for name, row in seen.rows for item in _device_estimates(row)]
+    yield Check(
+        title="Watcher: other processes were on the GPU",
+        seen=tuple(
             f"{name}, device {item.device_index}: {item.value:.0f} at once"
             for name, item in gauges
             if item.metric == "other_processes" and item.value
-        ],
-        "Watcher: clocks were held back": [
+        ),
+        remedy="end them (nvidia-smi lists them), or leave that GPU out with --devices",
+    )
+    yield Check(
+        title="Watcher: clocks were held back",
+        seen=tuple(
             f"{name}, device {item.device_index}: at {item.value:.0f} % of the readings ({_note(item)})"
             for name, item in gauges
             if item.metric == "throttled_percent" and item.value
-        ],
-        "Watcher: averages over too short a time": _too_short(gauges),
-        "Watcher: gauges without a figure": _absent(gauges),
-        "Watcher: what it could not read": _problems(launches),
-    }
+        ),
+        remedy="power or heat: better cooling, a higher power limit, locked clocks; see python -m bench doctor",
+    )
+    yield Check(
+        title="Watcher: averages over too short a time",
+        seen=tuple(_too_short(gauges)),
+        remedy="measure longer: more --rounds, or --preset standard",
+    )
+    yield Check(title="Watcher: gauges without a figure", seen=tuple(_absent(gauges)))
+    yield Check(title="Watcher: what it could not read", seen=tuple(_problems(seen.data.launches)))
 
 
 def _device_estimates(row: Row) -> list[Estimate]:

@@ -1,0 +1,51 @@
+"""What a check is: a reason to distrust figures, where it was seen, and what to do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from bench.analysis.summary import Row
+from bench.recording.reader import RunData
+
+MOST_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A reason to distrust figures. seen: each with its number; empty where there is none. remedy: None where `seen`
+    says what to do, or nothing can be done.
+    """
+
+    title: str
+    seen: tuple[str, ...] = ()
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What checks look at: a run, and every case of it with its name, as the page calls it."""
+
+    data: RunData
+    rows: Sequence[tuple[str, Row]]
+    names: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, data: RunData, rows: Sequence[tuple[str, Row]]) -> Seen:
+        """The same, with the names by the case's text."""
+        return cls(data=data, rows=rows, names={row.result.axes.case_id: name for name, row in rows})
+
+
+def listed(titles: Sequence[str]) -> str:
+    """The first few, and how many more."""
+    shown = " / ".join(titles[:MOST_NAMED])
+    return f"{shown} and {len(titles) - MOST_NAMED} more" if len(titles) > MOST_NAMED else shown
+
+
+def by_reason(found: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """A line a reason, whole: it may hold what to copy. With the cases that share it."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, reason in found:
+        names[reason].append(name)
+    return tuple(f"{listed(of)}: {reason}" for reason, of in names.items())

@@ -1,0 +1,160 @@
+"""Many runs, each as little as a comparison needs: its environment, and one metric of each of its cases."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.analysis.cases import case_results, worst
+from bench.analysis.intervals import LogMean, log_mean_of
+from bench.errors import ResultsError
+from bench.recording.reader import find_run, is_run, read_columns, read_run, read_run_row, runs, runs_with_rows
+from bench.schema import Run
+
+COMPARED = "step_p10_seconds"
+"""What runs are compared by, unless another metric is named."""
+DEFAULT_WINDOW = 10
+_WINDOW = re.compile(r"last(?::(\d+))?")
+_LAUNCH_COLUMNS = ("case_id", "purpose", "status", "reason", "emulated", "oversubscribed", "data_source", "chunk_sizes")
+_ESTIMATE_COLUMNS = ("case_id", "device_index", "value", "low", "high", "launches")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseRecord:
+    """One timed case of one run. value: the compared metric over its launches, None where none has it."""
+
+    case_id: str
+    status: str
+    reason: str | None
+    trusted: bool
+    """Neither emulated nor oversubscribed."""
+    data_source: str
+    chunk_sizes: tuple[int, ...]
+    value: LogMean | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run: where it lies, its environment, and its timed cases by their text."""
+
+    folder: Path
+    run: Run
+    cases: Mapping[str, CaseRecord]
+
+
+def read_record(folder: Path, metric: str = COMPARED, run: Run | None = None) -> RunRecord:
+    """A run's cases with one metric; `run`: its environment, if that was read. ResultsError where all is unreadable."""
+    run = run or read_run_row(folder)
+    launches = read_columns(folder, "launches", _LAUNCH_COLUMNS)
+    if run is None or not launches:
+        return _read_whole(folder, metric)
+    rows = read_columns(folder, "estimates", _ESTIMATE_COLUMNS, metric=metric)
+    values = {row["case_id"]: _log_mean(row) for row in rows if row["device_index"] is None}
+    return RunRecord(folder=folder, run=run, cases=_cases(launches, values))
+
+
+def _read_whole(folder: Path, metric: str) -> RunRecord:
+    """The same of a run that did not finish: from its parts, and its samples."""
+    data = read_run(folder)
+    rows = [{name: getattr(launch, name) for name in _LAUNCH_COLUMNS} for launch in data.launches]
+    values = {}
+    for result in case_results(data):
+        if found := result.of(metric):
+            values[found.case_id] = _log_mean({name: getattr(found, name) for name in _ESTIMATE_COLUMNS})
+    return RunRecord(folder=folder, run=data.run, cases=_cases(rows, values))
+
+
+def _log_mean(row: Mapping[str, object]) -> LogMean | None:
+    value, low, high, launches = (row[name] for name in ("value", "low", "high", "launches"))
+    return log_mean_of(value, low, high, launches)  # type: ignore[arg-type]
+
+
+def _cases(launches: Iterable[Mapping[str, object]], values: Mapping[str, LogMean | None]) -> dict[str, CaseRecord]:
+    of: dict[str, list[Mapping[str, object]]] = defaultdict(list)
+    for row in launches:
+        if row["purpose"] != "parity":
+            of[str(row["case_id"])].append(row)
+    return {case_id: _case(case_id, rows, values.get(case_id)) for case_id, rows in of.items()}
+
+
+def _case(case_id: str, rows: Sequence[Mapping[str, object]], value: LogMean | None) -> CaseRecord:
+    status, reason = worst([(_text(row["status"]), _text(row["reason"])) for row in rows])
+    chunks = rows[0]["chunk_sizes"]
+    return CaseRecord(
+        case_id=case_id,
+        status=status,
+        reason=reason,
+        trusted=not any(row["emulated"] or row["oversubscribed"] for row in rows),
+        data_source=str(rows[0]["data_source"]),
+        chunk_sizes=tuple(chunks) if isinstance(chunks, (list, tuple)) else (),
+        value=value,
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """What a run is compared with, the newest first. words: what it is; left_out: runs that could not be read."""
+
+    runs: tuple[RunRecord, ...]
+    words: str
+    left_out: tuple[str, ...] = ()
+
+
+def find_baseline(results: Path, name: str, head: RunRecord, metric: str = COMPARED) -> Baseline:
+    """The runs that `name` says `head` is to be compared with.
+
+    `name`: a run id, `latest`, the folder of a run, a folder of runs (all that are comparable), or `last:N`
+    (the last N comparable runs that began before `head`). A single run is given whether it is comparable or not.
+    Without runs where a window holds no comparable one. ResultsError where there is no such run.
+    """
+    window, folder = _WINDOW.fullmatch(name), Path(name)
+    if window is not None:
+        most = int(window[1] or DEFAULT_WINDOW)
+        if most == 0:
+            raise ResultsError("last:0 is a window without a run; write last:1 or more")
+        found, left_out = _comparable(results, head, metric, most, earlier=True)
+        return Baseline(runs=found, words=f"the last {_count(found)}", left_out=left_out)
+    if folder.is_dir() and not is_run(folder) and runs(folder):
+        found, left_out = _comparable(folder, head, metric, None, earlier=False)
+        return Baseline(runs=found, words=f"the {_count(found)} in {folder}", left_out=left_out)
+    return Baseline(runs=(read_record(find_run(results, name), metric),), words=f"run {name}")
+
+
+def _count(found: Sequence[RunRecord]) -> str:
+    return "comparable run" if len(found) == 1 else f"{len(found)} comparable runs"
+
+
+def _comparable(
+    where: Path, head: RunRecord, metric: str, most: int | None, *, earlier: bool
+) -> tuple[tuple[RunRecord, ...], tuple[str, ...]]:
+    found: list[RunRecord] = []
+    left_out: list[str] = []
+    for candidate, run in runs_with_rows(where):
+        if len(found) == most:
+            break
+        if candidate.resolve() == head.folder.resolve() or (run and earlier and not _before(run, head.run)):
+            continue
+        if run is None:
+            left_out.append(f"{candidate.name}: its environment cannot be read, so that it may be another machine's")
+        elif run.fingerprint == head.run.fingerprint:
+            try:
+                record = read_record(candidate, metric, run)
+            except ResultsError as error:
+                left_out.append(str(error))
+                continue
+            if any(case.value is not None for case in record.cases.values()):
+                found.append(record)
+            else:
+                left_out.append(f"{candidate.name}: no case has a figure of {metric}")
+    return tuple(found), tuple(left_out)
+
+
+def _before(run: Run, head: Run) -> bool:
+    return run.started_at is not None and head.started_at is not None and run.started_at < head.started_at

@@ -1,0 +1,260 @@
+"""A comparison of runs as text, as JSON and as markdown: the same figures, words and doubts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bench.analysis.checks import REASONS, Check, checks
+from bench.analysis.comparing import CaseComparison, Comparison, counted
+from bench.analysis.environments import Difference, differences
+from bench.analysis.history import Baseline, RunRecord
+from bench.analysis.summary import summarise
+from bench.analysis.wording import banner, ends_text
+from bench.recording.reader import RunData, read_run
+from bench.reporting.units import Scale, scale_of
+
+NONE = "–"
+HEADINGS = ("case", "before", "now", "times as long (95 %)", "verdict")
+MOST_CHECKED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What `compare` found. found: None where there is nothing comparable, `refusal` says why; limit: 0.03 is 3 %."""
+
+    head: RunRecord
+    baseline: Baseline
+    found: Comparison | None
+    metric: str
+    limit: float
+    refusal: str | None
+    status: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One case as text."""
+
+    case: str
+    before: str
+    now: str
+    ratio: str
+    verdict: str
+    regression: bool
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return self.case, self.before, self.now, self.ratio, self.verdict
+
+
+def as_text(judged: Judged, form: str) -> str:
+    """The comparison in one of the formats: text, json or markdown."""
+    data = read_run(judged.head.folder)
+    return {"text": _text, "json": _json, "markdown": _markdown}[form](judged, data)
+
+
+def lines(found: Comparison, limit: float) -> list[Line]:
+    """Every case, times in one unit."""
+    scale = scale_of((value for case in found.cases for value in (case.base, case.head)), "s")
+    return [_line(case, scale, limit) for case in found.cases]
+
+
+def _line(case: CaseComparison, scale: Scale, limit: float) -> Line:
+    regression = case.is_regression(limit)
+    ratio = NONE
+    if (interval := case.times_as_long) is not None:
+        ends = ends_text(interval.low, interval.high, case.head_launches, "{:.3f}".format)
+        ratio = f"{interval.value:.3f} ({ends})"
+    word = case.verdict or f"{case.change}: {case.reason}"
+    return Line(
+        case=case.case_id,
+        before=NONE if case.base is None else scale.text(case.base),
+        now=NONE if case.head is None else scale.text(case.head),
+        ratio=ratio,
+        verdict=f"REGRESSION, {word}" if regression else word,
+        regression=regression,
+    )
+
+
+def headline(judged: Judged) -> str:
+    """What was compared with what."""
+    runs = [run.run.run_id or run.folder.name for run in judged.baseline.runs]
+    names = "" if len(runs) < 2 else f" ({runs[-1]} to {runs[0]})"
+    return f"{judged.head.folder.name} against {judged.baseline.words}{names}"
+
+
+def conclusion(judged: Judged) -> list[str]:
+    """What it comes to, in sentences; the regressions by name."""
+    found = judged.found
+    if found is None or judged.refusal:
+        return [f"Not compared: {judged.refusal}."]
+    if found.same_run:
+        return ["This is the same run on both sides: nothing can be slower."]
+    said = [", ".join(f"{count} {word}" for word, count in counted(found).items()) + "."]
+    regressions = found.regressions(judged.limit)
+    if regressions:
+        said.append(f"Regressions (slower by more than {100 * judged.limit:g} % with the whole interval, or broken):")
+        said += [f"  {case.case_id}" for case in regressions]
+    else:
+        said.append(f"No regression: no case is slower by more than {100 * judged.limit:g} % with its whole interval.")
+    undecided = [case for case in found.compared if _undecided(case, judged.limit)]
+    if undecided:
+        said.append(f"Not decided for {len(undecided)} of {len(found.compared)} cases: {_more_launches(undecided)}")
+    if found.shift is not None and abs(found.shift - 1) > judged.limit:
+        said.append(
+            f"The median case takes {found.shift:.3f} times as long: rather the machine or the software than one case."
+        )
+    return said
+
+
+def _undecided(case: CaseComparison, limit: float) -> bool:
+    """Whether the interval holds both no change and one beyond the limit."""
+    found = case.times_as_long
+    if found is None or found.low is None or found.high is None:
+        return True
+    return found.low <= 1 + limit < found.high
+
+
+def _more_launches(cases: Sequence[CaseComparison]) -> str:
+    widths = [
+        math.log(case.times_as_long.high / case.times_as_long.low) / 2
+        for case in cases
+        if case.times_as_long and case.times_as_long.low and case.times_as_long.high
+    ]
+    wide = f"intervals up to +-{math.exp(max(widths)) - 1:.1%}; " if widths else ""
+    return f"{wide}measure with more --launches (four times as many halve an interval), or compare with last:10."
+
+
+def _told(judged: Judged, data: RunData) -> Iterator[tuple[str, list[str]]]:
+    """The doubts about the comparison, and the checks of the judged run, each with what was seen."""
+    if judged.baseline.left_out:
+        yield "Left out of the baseline", list(judged.baseline.left_out)
+    doubts: dict[str, list[str]] = {}
+    for case in judged.found.cases if judged.found else ():
+        for doubt in case.doubts:
+            doubts.setdefault(doubt, []).append(case.case_id)
+    if doubts:
+        seen = [f"{_several(cases)}: {doubt}" for doubt, cases in doubts.items()]
+        yield "Doubts about the comparison", seen
+    for check in _checks(data):
+        shown = len(check.seen) if check.title in REASONS else MOST_CHECKED
+        rest = [f"and {len(check.seen) - shown} more; the report lists all"] if len(check.seen) > shown else []
+        remedy = [f"-> {check.remedy}"] if check.remedy else []
+        yield check.title, [*check.seen[:shown], *rest, *remedy]
+
+
+def _checks(data: RunData) -> tuple[Check, ...]:
+    return checks(data, summarise(data))
+
+
+def _several(cases: Sequence[str]) -> str:
+    return cases[0] if len(cases) == 1 else f"{len(cases)} cases, first {cases[0]}"
+
+
+def _differences(judged: Judged) -> tuple[Difference, ...]:
+    """How the newest run of the baseline was made in another environment."""
+    return differences(judged.baseline.runs[0].run, judged.head.run) if judged.baseline.runs else ()
+
+
+def _difference(item: Difference) -> str:
+    return f"{item.name}: {item.base or 'none'} -> {item.head or 'none'}"
+
+
+def _text(judged: Judged, data: RunData) -> str:
+    parts = [headline(judged)]
+    if notice := banner(data):
+        parts.append(notice)
+    if judged.found and not judged.refusal:
+        parts += ["", *_aligned([HEADINGS, *(line.cells for line in lines(judged.found, judged.limit))]), ""]
+    parts += conclusion(judged)
+    if found := _differences(judged):
+        parts += ["", "The environments differ (the newest of the baseline -> now):"]
+        parts += [f"  {_difference(item)}" for item in found]
+    for title, seen in _told(judged, data):
+        parts += ["", f"! {title}", *(f"    {item}" for item in seen)]
+    return "\n".join(parts)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _markdown(judged: Judged, data: RunData) -> str:
+    parts = [f"### {_escaped(headline(judged))}", ""]
+    if notice := banner(data):
+        parts += [f"> {_escaped(notice)}", ""]
+    if judged.found and not judged.refusal:
+        parts += [_row(HEADINGS), _row(["---", "--:", "--:", "--:", "---"])]
+        for line in lines(judged.found, judged.limit):
+            cells = [_escaped(cell) for cell in line.cells]
+            parts.append(_row([*cells[:4], f"**{cells[4]}**" if line.regression else cells[4]]))
+        parts.append("")
+    for sentence in conclusion(judged):
+        parts.append(f"- {_escaped(sentence)}" if sentence.startswith("  ") else _escaped(sentence))
+    if found := _differences(judged):
+        parts += _folded("The environments differ", [_difference(item) for item in found])
+    for title, seen in _told(judged, data):
+        parts += _folded(title, seen)
+    return "\n".join(parts)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _folded(title: str, seen: Sequence[str]) -> list[str]:
+    summary = f"<details><summary>{_escaped(title)} ({len(seen)})</summary>"
+    return ["", summary, "", *(f"- {_escaped(item)}" for item in seen), "", "</details>"]
+
+
+def _escaped(text: str) -> str:
+    """Text that markdown and HTML take literally."""
+    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{char}" if char in "|\\`*_[]" else char for char in plain)
+
+
+def _json(judged: Judged, data: RunData) -> str:
+    found, comparable = judged.found, judged.refusal is None
+    document = {
+        "head": judged.head.run.run_id,
+        "base": [run.run.run_id for run in judged.baseline.runs],
+        "baseline": judged.baseline.words,
+        "metric": judged.metric,
+        "fail_on_slower": judged.limit,
+        "exit_status": judged.status,
+        "same_run": bool(found and found.same_run),
+        "not_compared": judged.refusal,
+        "conclusion": [sentence.strip() for sentence in conclusion(judged)],
+        "cases": [_case(case, judged.limit) for case in found.cases] if found and comparable else [],
+        "all_cases_times_as_long": found.shift if found else None,
+        "environment_differences": [
+            {"name": item.name, "base": item.base, "head": item.head} for item in _differences(judged)
+        ],
+        "left_out": list(judged.baseline.left_out),
+        "checks": [{"title": check.title, "seen": list(check.seen), "remedy": check.remedy} for check in _checks(data)],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _case(case: CaseComparison, limit: float) -> dict[str, object]:
+    ratio = case.times_as_long
+    return {
+        "case_id": case.case_id,
+        "change": case.change,
+        "verdict": case.verdict,
+        "regression": case.is_regression(limit),
+        "base_seconds": case.base,
+        "head_seconds": case.head,
+        "times_as_long": ratio.value if ratio else None,
+        "low": ratio.low if ratio else None,
+        "high": ratio.high if ratio else None,
+        "base_runs": case.base_runs,
+        "base_launches": case.base_launches,
+        "head_launches": case.head_launches,
+        "reason": case.reason,
+        "doubts": list(case.doubts),
+    }
