@@ -46,8 +46,8 @@ PRESETS: Mapping[str, Preset] = {
     for preset in (
         Preset(
             name="quick",
-            meaning="small sizes, 2 launches a case: shows that everything works (default on CPU)",
-            launches=2,
+            meaning="small sizes, 3 launches a case: shows that everything works (default on CPU)",
+            launches=3,
             plan=RoundPlan(
                 rounds=5,
                 round_seconds=0.1,

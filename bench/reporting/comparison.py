@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from bench.analysis.history import Baseline, RunRecord
 from bench.analysis.summary import summarise
 from bench.analysis.wording import banner, ends_text
 from bench.recording.reader import RunData, read_run
+from bench.reporting.markdown import code, escaped, row
 from bench.reporting.units import Scale, scale_of
 
 NONE = "–"
@@ -184,17 +186,17 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _markdown(judged: Judged, data: RunData) -> str:
-    parts = [f"### {_escaped(headline(judged))}", ""]
+    parts = [f"### {escaped(headline(judged))}", ""]
     if notice := banner(data):
-        parts += [f"> {_escaped(notice)}", ""]
+        parts += [f"> {escaped(notice)}", ""]
     if judged.found and not judged.refusal:
-        parts += [_row(HEADINGS), _row(["---", "--:", "--:", "--:", "---"])]
+        parts += [row(HEADINGS), row(["---", "--:", "--:", "--:", "---"])]
         for line in lines(judged.found, judged.limit):
-            cells = [_escaped(cell) for cell in line.cells]
-            parts.append(_row([*cells[:4], f"**{cells[4]}**" if line.regression else cells[4]]))
+            cells = [escaped(cell) for cell in line.cells]
+            parts.append(row([*cells[:4], f"**{cells[4]}**" if line.regression else cells[4]]))
         parts.append("")
     for sentence in conclusion(judged):
-        parts.append(f"- {_escaped(sentence)}" if sentence.startswith("  ") else _escaped(sentence))
+        parts.append(f"- {escaped(sentence)}" if sentence.startswith("  ") else escaped(sentence))
     if found := _differences(judged):
         parts += _folded("The environments differ", [_difference(item) for item in found])
     for title, seen in _told(judged, data):
@@ -202,19 +204,9 @@ def _markdown(judged: Judged, data: RunData) -> str:
     return "\n".join(parts)
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _folded(title: str, seen: Sequence[str]) -> list[str]:
-    summary = f"<details><summary>{_escaped(title)} ({len(seen)})</summary>"
-    return ["", summary, "", *(f"- {_escaped(item)}" for item in seen), "", "</details>"]
-
-
-def _escaped(text: str) -> str:
-    """Text that markdown and HTML take literally."""
-    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return "".join(f"\\{char}" if char in "|\\`*_[]" else char for char in plain)
+    summary = f"<details><summary>{html.escape(title)} ({len(seen)})</summary>"
+    return ["", summary, "", *(f"- {code(item)}" for item in seen), "", "</details>"]
 
 
 def _json(judged: Judged, data: RunData) -> str:

@@ -97,8 +97,6 @@ class RunSession:
     def time(self, case: Case, launch: int) -> Finished:
         """Run and record one timed launch."""
         plan = self.plan.preset.plan
-        if self.plan.options.rounds is not None:
-            plan = replace(plan, rounds=self.plan.options.rounds)
         return self._launch(case, launch, lambda job, ranks: time_case(self._launcher, job, ranks, plan, self._watcher))
 
     def check_parity(self, case: Case) -> Finished:

@@ -55,7 +55,7 @@ def test_value_that_begins_with_a_dash_stays_a_value() -> None:
 
 def test_what_was_left_to_the_machine_and_the_preset_is_named() -> None:
     assert arguments(resolved(plan_of(cpu(2), workloads="mnist_cnn"))) == (
-        "--preset=quick", "--device-type=cpu", "--devices=0,1", "--workloads=mnist_cnn", "--launches=2", "--seed=0"
+        "--preset=quick", "--device-type=cpu", "--devices=0,1", "--workloads=mnist_cnn", "--launches=3", "--seed=0"
     )  # fmt: skip
     assert arguments(resolved(plan_of(gpus(4), devices="3", rounds=5, seed=9))) == (
         "--preset=standard", "--device-type=cuda", "--devices=0,1,2", "--launches=6", "--rounds=5", "--seed=9"

@@ -16,7 +16,7 @@ from tests.planning.made_up_machines import cpu, gpus, ids, plan_of
 
 def test_default_on_a_cpu_machine_is_the_quick_preset_on_two_workers() -> None:
     plan = plan_of(cpu(8))
-    assert (plan.preset.name, plan.devices, plan.size, plan.launches) == ("quick", (0, 1), "quick", 2)
+    assert (plan.preset.name, plan.devices, plan.size, plan.launches) == ("quick", (0, 1), "quick", 3)
     assert ids(plan) == [
         "bert_small-single-1x-b8-fp32",
         "bert_small-dp-2x-b8-fp32",

@@ -50,7 +50,7 @@ def test_a_cpu_run_marks_what_is_emulated(tmp_path: Path) -> None:
 def test_a_narrow_terminal_gets_fewer_columns_and_loses_no_status(tmp_path: Path) -> None:
     text = printed(gpu_run(tmp_path), width=80)
     headings = text[: text.index("━")]
-    assert all(word in headings for word in ("strategy", "batch", "(launches)", "parity", "status"))
+    assert all(word in headings for word in ("strategy", "batch", "(95 %)", "parity", "status"))
     assert "step" not in headings and "vs dp" not in headings and "on a terminal of 110 columns" in text
     assert "missed" in text and "…" not in text[: text.index("step time")]
     assert max(map(len, text[: text.index("step time")].splitlines())) <= 80

@@ -118,8 +118,8 @@ def test_dry_run_lists_cases_time_and_places_and_writes_nothing(suite: pytest.Py
     for strategy in ("dp", "balanced_dp", "ddp", "fsdp"):
         assert f"resnet50-{strategy}-2x0+0-b8-fp32" in said
     assert "mnist_cnn-single-1x-b128-fp32" in said
-    # 3 x 5 cases and the two twins of BERT, 2 launches each, and a parity check for each way of training
-    assert "17 cases, 34 launches, 17 parity checks" in said
+    # 3 x 5 cases and the two twins of BERT, 3 launches each, and a parity check for each way of training
+    assert "17 cases, 51 launches, 17 parity checks" in said
     assert "minutes" in said
     assert "would be in kept/my-run" in said and "pages" in said
     assert not (suite.path / "kept").exists() and not (suite.path / "pages").exists()

@@ -12,6 +12,7 @@ from bench.analysis.estimates import TOO_FEW
 from bench.analysis.intervals import t_quantile
 from bench.analysis.summary import STEP, Row, Spread
 from bench.schema import Launch
+from bench.series import drift
 
 LEAST_LAUNCHES = 3
 LEAST_ROUNDS = 5
@@ -33,6 +34,11 @@ def of_launches(seen: Seen) -> Iterator[Check]:
         seen=_named(seen, ((launch, launch.warmup_end) for launch in timed if launch.steady is False)),
         remedy="end other work on the machine, or use --preset standard, which waits longer",
     )
+    yield Check(
+        title="Measured rounds that still moved",
+        seen=tuple(_moving(seen, timed)),
+        remedy="a longer warm-up: --preset standard; or look for what grows or heats up: memory, caches, clocks",
+    )
     few = [(launch, f"{launch.rounds} rounds") for launch in timed if (launch.rounds or LEAST_ROUNDS) < LEAST_ROUNDS]
     yield Check(
         title=f"Fewer than {LEAST_ROUNDS} rounds in a launch",
@@ -44,6 +50,20 @@ def of_launches(seen: Seen) -> Iterator[Check]:
         seen=_named(seen, _stalled(seen, timed)),
         remedy="the figures are medians and hide it: look for stalls (data, logging, other work) in the step itself",
     )
+
+
+def _moving(seen: Seen, timed: Sequence[Launch]) -> Iterator[str]:
+    """Cases most of whose launches moved the same way: a single launch may seem to by chance."""
+    rounds = _round_values(seen)
+    of: dict[str, list[float]] = defaultdict(list)
+    for launch in timed:
+        found = drift(rounds.get((str(launch.case_id), launch.launch), []))
+        of[str(launch.case_id)].append(found.change if found is not None else 0.0)
+    for case_id, changes in of.items():
+        for moved in ([change for change in changes if change > 0], [change for change in changes if change < 0]):
+            if len(moved) > max(1, len(changes) / 2):
+                words = f"by {median(moved):+.0%} from first round to last in {len(moved)} of {len(changes)} launches"
+                yield f"{seen.names.get(case_id, case_id)}: {words}"
 
 
 def _stalled(seen: Seen, timed: Sequence[Launch]) -> Iterator[tuple[Launch, str]]:

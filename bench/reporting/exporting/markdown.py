@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from bench.analysis.checks import REASONS, Check, checks
@@ -10,10 +9,9 @@ from bench.analysis.summary import WorkloadSummary, summarise
 from bench.analysis.wording import banner, verdict
 from bench.recording.reader import RunData
 from bench.reporting.cells import Cell, Line, lines
+from bench.reporting.markdown import code, escaped, row
 
 _SHOWN = 5
-# An underscore between letters or digits, as in names, is no markup.
-_MARKUP = re.compile(r"[\\`*{}\[\]<>#|~!&$@]|(?<![^\W_])_|_(?![^\W_])")
 
 
 def text(data: RunData) -> str:
@@ -34,24 +32,6 @@ def text(data: RunData) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def escaped(words: str) -> str:
-    """The text on one line, as it stands: what Markdown or HTML would take for markup has a backslash before it."""
-    return _MARKUP.sub(r"\\\g<0>", _one_line(words))
-
-
-def code(words: str) -> str:
-    """The text on one line as code, in which nothing is markup; empty where the text is."""
-    line = _one_line(words)
-    fence = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
-    # Markdown takes one space away on both sides, where both have one; a backtick at an end needs it.
-    space = " " * (line[:1] == "`" or line[-1:] == "`")
-    return f"{fence}{space}{line}{space}{fence}" if line else ""
-
-
-def _one_line(words: str) -> str:
-    return " ".join(words.split())
-
-
 def _workload(summary: WorkloadSummary, device_type: str) -> Iterator[str]:
     memory = "memory a device" if device_type == "cuda" else "process memory"
     yield f"### {escaped(summary.workload)}: {escaped(summary.size_text)}, {escaped(summary.data)} data"
@@ -60,7 +40,7 @@ def _workload(summary: WorkloadSummary, device_type: str) -> Iterator[str]:
         ("---", "---:", "---:", "---:", "---:", "---:", "---"),
         *map(_cells, lines(summary)),
     ]
-    yield "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    yield "\n".join(row(cells) for cells in rows)
     yield escaped(verdict(summary))
 
 
