@@ -122,7 +122,10 @@ def _ratio(row: Row, summary: WorkloadSummary, read: Callable[[Row], Ratio | Non
         return Cell(value=REFERENCE if compared else NONE)
     launches = len(row.throughput.launches) if row.throughput else 0
     basis = ratio.basis if ratio.basis in (SAME_PER_DEVICE, EMULATED) else ""
-    return replace(interval_cell(ratio.interval, launches, "{:.2f}".format, "×"), extra=basis)
+    cell = interval_cell(ratio.interval, launches, "{:.2f}".format, "×")
+    # Emulated replicas are no ground for a verdict.
+    word = "" if ratio.basis == EMULATED or row.excluded else f" {ratio.verdict}"
+    return replace(cell, value=f"{cell.value}{word}", extra=basis)
 
 
 def interval_cell(
