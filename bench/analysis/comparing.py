@@ -9,12 +9,15 @@ from statistics import fmean, median
 from typing import Literal, TypeAlias
 
 from bench.analysis.history import CaseRecord, RunRecord
-from bench.analysis.intervals import LEAST_RUNS, Interval, LogMean, ratio_to_runs
+from bench.analysis.intervals import LEAST_RUNS, Interval, LogMean, pace_apart, ratio_at_equal_pace, ratio_to_runs
 from bench.analysis.verdicts import Verdict, inverse, verdict_of
 
 FAIL_ON_SLOWER = 0.03
 WIDE = 0.10
 """Half-width of an interval from which it is called wide."""
+
+PACE_APART = 0.03
+"""How far the machine's paces may lie apart without a word."""
 
 Change: TypeAlias = Literal["compared", "broken", "mended", "new", "gone", "not compared"]
 
@@ -24,7 +27,8 @@ class CaseComparison:
     """One case in both. `base`, `head`: the compared metric (s); None where a side has none.
 
     change: `broken` ended ok in the base and does not now, `mended` the other way round.
-    times_as_long: `head` over `base`, above 1 is slower. doubts: each with its number and a remedy.
+    times_as_long: `head` over `base` at an equal pace of the machine, above 1 is slower; pace: the machine's now
+    over that before (s), None where it was not taken and not allowed for. doubts: each with its number and a remedy.
     """
 
     case_id: str
@@ -35,6 +39,7 @@ class CaseComparison:
     base_launches: int = 0
     head_launches: int = 0
     times_as_long: Interval | None = None
+    pace: float | None = None
     reason: str | None = None
     doubts: tuple[str, ...] = ()
 
@@ -124,11 +129,14 @@ def _compared(head: CaseRecord, before: Sequence[CaseRecord]) -> CaseComparison:
 
 
 def _ratio(head: CaseRecord, value: LogMean, records: Sequence[CaseRecord], base: Sequence[LogMean]) -> CaseComparison:
-    ratio = ratio_to_runs(value, base)
+    paced = ratio_at_equal_pace(head.readings, [record.readings for record in records])
+    ratio = paced or ratio_to_runs(value, base)
+    pace = pace_apart(head.readings, [record.readings for record in records]) if paced else None
     return CaseComparison(
         case_id=head.case_id, change="compared", base=math.exp(fmean(run.mean for run in base)),
         head=math.exp(value.mean), base_runs=len(base), base_launches=sum(run.count for run in base),
-        head_launches=value.count, times_as_long=ratio, doubts=tuple(_doubts(head, value, records, base, ratio)),
+        head_launches=value.count, times_as_long=ratio, pace=pace,
+        doubts=tuple(_doubts(head, value, records, base, ratio, pace)),
     )  # fmt: skip
 
 
@@ -150,7 +158,12 @@ def _why_none(case: CaseRecord) -> str:
 
 
 def _doubts(
-    head: CaseRecord, value: LogMean, records: Sequence[CaseRecord], base: Sequence[LogMean], ratio: Interval
+    head: CaseRecord,
+    value: LogMean,
+    records: Sequence[CaseRecord],
+    base: Sequence[LogMean],
+    ratio: Interval,
+    pace: float | None,
 ) -> Iterator[str]:
     if ratio.low is None or ratio.high is None:
         few = "this run" if value.count < 2 else "the baseline"
@@ -159,7 +172,11 @@ def _doubts(
         yield f"wide interval: +-{half:.0%} over {value.count} launches; measure with more (--launches)"
     if len(base) < LEAST_RUNS:
         runs = "1 run" if len(base) == 1 else f"{len(base)} runs"
-        yield f"the baseline is {runs}, so what differs from run to run is not in the interval; compare with last:10"
+        rest = "beyond the machine's pace " if pace is not None else ""
+        yield f"the baseline is {runs}: what differs {rest}from run to run is not in the interval; compare with last:10"
+    if pace is not None and abs(pace - 1) > PACE_APART:
+        word = "slower" if pace > 1 else "faster"
+        yield f"the machine was {abs(pace - 1):.0%} {word} now by its pace; the ratio allows for that"
     split = {record.chunk_sizes for record in records if record.chunk_sizes}
     if head.chunk_sizes and split - {head.chunk_sizes}:
         yield f"samples per device differ: {_sizes(next(iter(split)))} before, {_sizes(head.chunk_sizes)} now"

@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.analysis.cases import case_results, worst
-from bench.analysis.intervals import LogMean, log_mean_of
+from bench.analysis.estimates import launch_values
+from bench.analysis.intervals import LogMean, Reading, log_mean_of
 from bench.errors import ResultsError
 from bench.recording.reader import find_run, is_run, read_columns, read_run, read_run_row, runs, runs_with_rows
 from bench.schema import Run
 
 COMPARED = "step_p10_seconds"
+PACE = "machine_pace_seconds"
+MOST_WITH_READINGS = 20
+"""Runs of a baseline up to which every launch is read; beyond, their estimates alone."""
 """What runs are compared by, unless another metric is named."""
 DEFAULT_WINDOW = 10
 _WINDOW = re.compile(r"last(?::(\d+))?")
@@ -34,6 +38,8 @@ class CaseRecord:
     data_source: str
     chunk_sizes: tuple[int, ...]
     value: LogMean | None
+    readings: tuple[Reading, ...] = ()
+    """The value of each launch with the machine's pace beside it; empty where they were not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +60,22 @@ def read_record(folder: Path, metric: str = COMPARED, run: Run | None = None) ->
     rows = read_columns(folder, "estimates", _ESTIMATE_COLUMNS, metric=metric)
     values = {row["case_id"]: _log_mean(row) for row in rows if row["device_index"] is None}
     return RunRecord(folder=folder, run=run, cases=_cases(launches, values))
+
+
+def with_readings(record: RunRecord, metric: str = COMPARED) -> RunRecord:
+    """The record with what each launch says, which a comparison with a single run needs."""
+    data = read_run(record.folder)
+    values = launch_values(data.samples, data.launches)
+    cases = {}
+    for case_id, case in record.cases.items():
+        paces = {item.launch: item.value for item in values.get((case_id, PACE, None), ())}
+        readings = tuple(
+            Reading(value=item.value, pace=paces.get(item.launch))
+            for item in values.get((case_id, metric, None), ())
+            if item.value is not None and item.value > 0
+        )
+        cases[case_id] = replace(case, readings=readings)
+    return replace(record, cases=cases)
 
 
 def _read_whole(folder: Path, metric: str) -> RunRecord:

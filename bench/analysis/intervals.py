@@ -54,6 +54,14 @@ class LogMean:
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one launch says: its value, and the pace of the machine beside it, None where it was not taken."""
+
+    value: float
+    pace: float | None = None
+
+
 def log_mean_of(value: float | None, low: float | None, high: float | None, count: int | None) -> LogMean | None:
     """What lies behind a geometric mean of `count` values with the interval of `mean_interval`; None without one."""
     if value is None or count is None or count < 1 or value <= 0:
@@ -145,6 +153,58 @@ def ratio_in_turns(values: Sequence[float], base: Sequence[float]) -> Interval:
     return mean_interval([value / other for value, other in zip(values, base, strict=True)])
 
 
+def ratio_at_equal_pace(head: Sequence[Reading], runs: Sequence[Sequence[Reading]]) -> Interval | None:
+    """The ratio of one run's launches to those of others at an equal pace of the machine; None without the readings.
+
+    Analysis of covariance (Fisher, Statistical Methods for Research Workers, 1932) on logarithms: within each run
+    the time of a launch goes with the pace beside it by one common slope; what that explains of the difference between
+    the runs is taken off. The variance is s^2 (1/n + 1/N + d^2 / SS), with s the residuals' standard deviation, n and N
+    the launches of the one run and of the others, d how far apart the mean paces are and SS the sum of squares
+    of the paces within runs: a difference of pace beyond what was seen within them makes the interval wide.
+    With `LEAST_RUNS` runs or more as in `ratio_to_runs`, with the spread of the runs' means at equal pace.
+    """
+    groups = [head, *runs]
+    counts = [len(group) for group in groups]
+    freedom = sum(counts) - len(groups) - 1
+    if min(counts) < 2 or freedom < 1 or any(item.pace is None for group in groups for item in group):
+        return None
+    values = [_centred([math.log(item.value) for item in group]) for group in groups]
+    paces = [_centred([math.log(item.pace or 1.0) for item in group]) for group in groups]
+    y, x = ([number for _, rest in of for number in rest] for of in (values, paces))
+    squares = math.fsum(pace * pace for pace in x)
+    if squares == 0:
+        return None
+    slope = math.fsum(pace * value for pace, value in zip(x, y, strict=True)) / squares
+    means = [value - slope * pace for (value, _), (pace, _) in zip(values, paces, strict=True)]
+    apart = paces[0][0] - fmean(pace for pace, _ in paces[1:])
+    left = math.fsum((value - slope * pace) ** 2 for pace, value in zip(x, y, strict=True)) / freedom
+    others = sum(1 / count for count in counts[1:]) / len(runs) ** 2
+    half = t_quantile(freedom) * math.sqrt(left * (1 / counts[0] + others + apart * apart / squares))
+    return _around(means[0] - fmean(means[1:]), max(half, _of_one_more_run(means[1:])))
+
+
+def pace_apart(head: Sequence[Reading], runs: Sequence[Sequence[Reading]]) -> float | None:
+    """The machine's pace beside one run over that beside others (1.05: 5 % slower); None where it was not taken."""
+    groups = [[item.pace for item in group if item.pace is not None] for group in (head, *runs)]
+    if not all(groups):
+        return None
+    means = [fmean(math.log(pace) for pace in group) for group in groups]
+    return _exp(means[0] - fmean(means[1:]))
+
+
+def _centred(numbers: Sequence[float]) -> tuple[float, list[float]]:
+    """The mean, and what each number differs from it."""
+    middle = fmean(numbers)
+    return middle, [number - middle for number in numbers]
+
+
+def _of_one_more_run(means: Sequence[float]) -> float:
+    """Half-width of the prediction interval for one more run of a kind; 0 for too few to tell."""
+    if len(means) < LEAST_RUNS:
+        return 0.0
+    return t_quantile(len(means) - 1) * math.sqrt(variance(means) * (1 + 1 / len(means)))
+
+
 def ratio_to_runs(head: LogMean, runs: Sequence[LogMean]) -> Interval:
     """The ratio of one run to the geometric mean of several, with the interval for one more run of their kind.
 
@@ -160,7 +220,7 @@ def ratio_to_runs(head: LogMean, runs: Sequence[LogMean]) -> Interval:
         return among
     means = [run.mean for run in runs]
     middle = head.mean - fmean(means)
-    half = t_quantile(len(runs) - 1) * math.sqrt(variance(means) * (1 + 1 / len(runs)))
+    half = _of_one_more_run(means)
     if among.low is not None and among.high is not None:
         half = max(half, math.log(among.high / among.low) / 2)
     return _around(middle, half)

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the comparison; the exit status says what it found."""
     from bench.analysis.comparing import compare
     from bench.analysis.environments import why_not_comparable
-    from bench.analysis.history import find_baseline, read_record
+    from bench.analysis.history import MOST_WITH_READINGS, find_baseline, read_record, with_readings
     from bench.recording.reader import find_run
     from bench.reporting.comparison import Judged, as_text
 
@@ -67,7 +67,11 @@ def run(options: argparse.Namespace) -> int:
     refusal = None if baseline.runs else f"no comparable run before {head.folder.name} in {options.results}"
     if len(baseline.runs) == 1 and (why := why_not_comparable(baseline.runs[0].run, head.run)):
         refusal = f"{baseline.words} is not comparable: {why}"
-    found = None if refusal else compare(head, baseline.runs)
+    base = baseline.runs
+    if refusal is None and len(base) <= MOST_WITH_READINGS:
+        head, *others = [with_readings(record, options.metric) for record in (head, *base)]
+        base = tuple(others)
+    found = None if refusal else compare(head, base)
     regressions = found.regressions(limit) if found else ()
     if found and not found.compared and not regressions:
         refusal = "no case could be compared: none has a figure on both sides"

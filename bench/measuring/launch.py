@@ -12,6 +12,7 @@ from typing import TypeAlias
 from bench import strategies
 from bench.measuring.control import Message
 from bench.measuring.launcher import Launcher, LaunchError, Session, Task
+from bench.measuring.pace import slowest
 from bench.measuring.steady import WarmUp, WarmupEnd, WarmupRule
 from bench.measuring.stopping import StoppingRule, rounds_end
 from bench.measuring.tasks import Job, measure
@@ -172,6 +173,8 @@ def time_case(
 
     def drive(session: Session, clock: Clock) -> tuple[Trace, Ends]:
         warmup, warm = _warm_up(session, plan, progress)
+        # Outside of what begin and traces enclose: neither memory nor CPU time of the work counts.
+        pace = [slowest(session.command({"op": "pace"}))]
         session.command({"op": "begin"})
         clock.warmup_seconds = clock.lap()
         watch.begin()
@@ -179,6 +182,7 @@ def time_case(
         watch.finish()
         traces = session.command({"op": "traces"})
         clock.measured_seconds = clock.lap()
+        pace.append(slowest(session.command({"op": "pace"})))
         progress.steps += STEPS_AFTER
         traffic = session.command({"op": "finish", "traffic": True})
         workload = job.workload()
@@ -190,6 +194,7 @@ def time_case(
             tokens_per_sample=workload.size.tokens_per_sample,
             epoch_samples=workload.epoch_samples,
             epoch_data=workload.epoch_data,
+            pace_seconds=tuple(seconds for seconds in pace if seconds is not None),
             devices=with_traffic(_device_traces(traces, job.case.num_devices), traffic),
         )
         return trace, Ends(warmup=warm, rounds=enough)

@@ -23,6 +23,7 @@ from bench import levers, strategies, workloads
 from bench.errors import BenchError, RefusedError
 from bench.measuring.batches import StepBatch, make_batches
 from bench.measuring.control import Channel, Message, Plain
+from bench.measuring.pace import pace_of
 from bench.measuring.place import Place, training_place
 from bench.measuring.step import Trainer, synchronize
 from bench.measuring.traffic import traffic_of
@@ -91,6 +92,10 @@ class Rounds:
         self._trainer.look_again(1)
         self.run(1)
 
+    def pace(self) -> Message:
+        """How fast the devices are just now."""
+        return pace_of(self._devices)
+
     def begin(self) -> None:
         """From here on figures count: reset the allocators' peaks and the CPU clock."""
         gc.collect()
@@ -130,7 +135,7 @@ def peak_rss_bytes() -> int:
 
 
 def measure(job: Job, channel: Channel) -> None:
-    """Serve one timed launch: `round`, `begin` and `traces` commands, in any number and order, then `finish`."""
+    """Serve one timed launch: `round`, `pace`, `begin` and `traces` commands, in any order, then `finish`."""
     case = job.case
     channel.phase("build")
     levers.set_float32_precision(case.precision)
@@ -180,6 +185,9 @@ def _obey(command: Message, rounds: Rounds, case: Case, channel: Channel) -> Mes
         steps = command["steps"]
         assert isinstance(steps, int)
         return {"seconds": rounds.run(steps)}
+    if command["op"] == "pace":
+        channel.phase("the machine's pace")
+        return rounds.pace()
     if command["op"] == "begin":
         rounds.begin()
         return {}

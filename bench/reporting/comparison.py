@@ -244,6 +244,7 @@ def _case(case: CaseComparison, limit: float) -> dict[str, object]:
         "times_as_long": ratio.value if ratio else None,
         "low": ratio.low if ratio else None,
         "high": ratio.high if ratio else None,
+        "machine_pace": case.pace,
         "base_runs": case.base_runs,
         "base_launches": case.base_launches,
         "head_launches": case.head_launches,

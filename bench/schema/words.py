@@ -193,10 +193,11 @@ class Trace:
     """Plain data that a finished launch leaves behind; the only input of a metric.
 
     `round_seconds` has one entry per measured round, the slowest rank's; `predicted_peak_bytes`
-    one per device, where a strategy chose its split from a prediction; `timeline` holds what
-    the watcher read, moment by moment. `flops_per_step` is what the bare model needs for one optimizer step,
-    `device_names` and `matmul_flops_per_second` (a matrix product in the case's precision, on as many devices
-    at once) have one entry per device: what a figure is held against, or why not (`*_unknown`).
+    one per device, where a strategy chose its split from a prediction; `pace_seconds` the readings of
+    the machine's pace, the slowest rank's; `timeline` holds what the watcher read, moment by
+    moment. `flops_per_step` is what the bare model needs for one optimizer step; `device_names` and
+    `matmul_flops_per_second` (a matrix product in the case's precision, on as many devices at once)
+    have one entry per device: what a figure is held against, or why not (`*_unknown`).
     """
 
     case: Case
@@ -209,6 +210,7 @@ class Trace:
     devices: tuple[DeviceTrace, ...] = ()
     parity: ParityTrace | None = None
     predicted_peak_bytes: tuple[float, ...] = ()
+    pace_seconds: tuple[float, ...] = ()
     timeline: tuple[Moment, ...] = ()
     flops_per_step: float | None = None
     flops_unknown: str | None = None

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from bench.analysis.comparing import CaseComparison, compare, counted
 from bench.analysis.history import CaseRecord, RunRecord
-from bench.analysis.intervals import Interval, LogMean, log_mean
+from bench.analysis.intervals import Interval, LogMean, Reading, log_mean
 from tests.recording.made_up import made_run
 
 SPREAD = (0.0, 0.02, -0.02)
@@ -129,6 +130,26 @@ def test_a_shift_of_all_cases_together() -> None:
     found = compare(run(*(case(1.2, name=n) for n in names)), [run(*(case(1.0, name=n) for n in names), name="base")])
     assert found.shift == pytest.approx(1.2)
     assert compare(run(case(1.2)), [run(case(1.0), name="base")]).shift is None, "one case is not all of them"
+
+
+def test_a_slower_machine_is_told_and_allowed_for() -> None:
+    """All times are 10 % longer, and so is the fixed piece of work beside them."""
+    levels = (-0.02, 0.0, 0.02, 0.01)
+    rest = (0.001, -0.001, -0.001, 0.001)
+
+    def paced(factor: float) -> CaseRecord:
+        times = [factor * math.exp(level + r) for level, r in zip(levels, rest, strict=True)]
+        found = [Reading(value=time, pace=factor * math.exp(level)) for time, level in zip(times, levels, strict=True)]
+        return replace(case(factor, spread=levels), readings=tuple(found))
+
+    found = only(paced(1.1), paced(1.0))
+    assert found.times_as_long is not None and found.base is not None and found.head is not None
+    assert found.head / found.base == pytest.approx(1.1) and found.times_as_long.contains(1.0)
+    assert found.pace == pytest.approx(1.1) and not found.is_regression(0.03)
+    assert "the machine was 10% slower now by its pace; the ratio allows for that" in found.doubts
+    assert any("what differs beyond the machine's pace from run to run" in doubt for doubt in found.doubts)
+    blind = only(replace(paced(1.1), readings=()), replace(paced(1.0), readings=()))
+    assert blind.pace is None and blind.is_regression(0.03), "without the pace it would be an alarm"
 
 
 def test_what_an_estimate_keeps_gives_the_launches_back() -> None:

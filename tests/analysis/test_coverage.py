@@ -13,7 +13,15 @@ import pytest
 
 from bench.analysis.comparing import compare
 from bench.analysis.history import CaseRecord, RunRecord
-from bench.analysis.intervals import log_mean, mean_interval, ratio_in_turns, ratio_interval, ratio_to_runs
+from bench.analysis.intervals import (
+    Reading,
+    log_mean,
+    mean_interval,
+    ratio_at_equal_pace,
+    ratio_in_turns,
+    ratio_interval,
+    ratio_to_runs,
+)
 from bench.metrics.step_p10_seconds import percentile_10
 from tests.recording.made_up import made_run
 
@@ -93,6 +101,41 @@ def test_one_more_run_of_the_same_code_lies_inside(runs: int) -> None:
         levels = noise.lognormal(0, OF_RUNS, size=runs + 1)
         means = [log_mean(launches(noise, 6, middle=level)) for level in levels]
         inside += ratio_to_runs(means[0], means[1:]).contains(1.0) is True
+    assert inside / SIMULATED >= ALLOWED[0]
+
+
+def at_a_pace(noise: np.random.Generator, pace: float, *, middle: float = 1.0, count: int = 6) -> list[Reading]:
+    """Launches on a machine whose pace drifts by 8 % around `pace`; their time goes with it, by 0.7 for 1."""
+    paces = np.log(pace) + noise.normal(0, 0.08, size=count)
+    values = np.log(middle) + 0.7 * paces + noise.normal(0, OF_LAUNCHES, size=count)
+    return [Reading(value=math.exp(y), pace=math.exp(x)) for y, x in zip(values, paces, strict=True)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 6, 12])
+@pytest.mark.parametrize("slower", [1.0, 1.1, 1.3])
+def test_a_machine_that_became_slower_is_allowed_for(count: int, slower: float) -> None:
+    """The same code on a machine at another pace. Without the pace beside it the interval misses what it promises."""
+    noise, paced, blind = np.random.default_rng(count), 0, 0
+    for _ in range(SIMULATED):
+        head, base = at_a_pace(noise, slower, count=count), at_a_pace(noise, 1.0, count=count)
+        found = ratio_at_equal_pace(head, [base])
+        assert found is not None
+        paced += found.contains(1.0) is True
+        blind += ratio_interval([item.value for item in head], [item.value for item in base]).contains(1.0) is True
+    assert paced / SIMULATED >= ALLOWED[0]
+    if slower == 1.3 and count >= 6:
+        assert blind / SIMULATED < 0.5
+
+
+@pytest.mark.parametrize("runs", [3, 10])
+def test_one_more_run_at_another_pace_lies_inside(runs: int) -> None:
+    noise, inside = np.random.default_rng(runs), 0
+    for _ in range(SIMULATED):
+        paces = noise.lognormal(0, 0.1, size=runs + 1)
+        groups = [at_a_pace(noise, float(pace)) for pace in paces]
+        found = ratio_at_equal_pace(groups[0], groups[1:])
+        assert found is not None
+        inside += found.contains(1.0) is True
     assert inside / SIMULATED >= ALLOWED[0]
 
 

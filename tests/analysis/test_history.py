@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.analysis.history import find_baseline, read_record
+from bench.analysis.history import find_baseline, read_record, with_readings
+from bench.analysis.intervals import Reading
 from bench.errors import ResultsError
+from bench.recording.writer import RunWriter
 from bench.schema import Run
-from tests.recording.made_up import START, made_case, made_run, write_run
+from tests.recording.made_up import METRICS, START, made_case, made_launch, made_run, sample, write_run
 
 RATES = [100.0, 101.0, 99.0]
 
@@ -39,6 +41,20 @@ def test_a_record_holds_the_compared_metric_of_every_case(tmp_path: Path) -> Non
     assert math.exp(case.value.mean) == pytest.approx(math.prod(steps) ** (1 / 3))
     (median,) = read_record(record.folder, "step_seconds").cases.values()
     assert median.value is not None and math.exp(median.value.mean) == pytest.approx(1.05 * math.exp(case.value.mean))
+
+
+def test_what_each_launch_says_is_read_with_the_pace_beside_it(tmp_path: Path) -> None:
+    case = made_case("ddp", 2, 64)
+    writer = RunWriter(tmp_path, made_run(), METRICS)
+    for index, (step, pace) in enumerate(((0.5, 0.01), (0.6, 0.02), (0.7, None))):
+        launch = made_launch(case, index, index)
+        note = None if pace else "no memory"
+        rows = [sample(launch, "step_p10_seconds", step), sample(launch, "machine_pace_seconds", pace, note=note)]
+        writer.add(launch, rows)
+    (read,) = with_readings(read_record(writer.folder)).cases.values()
+    assert read.readings == (
+        Reading(value=0.5, pace=0.01), Reading(value=0.6, pace=0.02), Reading(value=0.7, pace=None)
+    )  # fmt: skip
 
 
 def test_a_run_that_was_stopped_is_read_from_its_parts(tmp_path: Path) -> None:

@@ -1,9 +1,17 @@
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from bench.analysis.intervals import mean_interval, ratio_interval, t_quantile
+from bench.analysis.intervals import (
+    Reading,
+    mean_interval,
+    pace_apart,
+    ratio_at_equal_pace,
+    ratio_interval,
+    t_quantile,
+)
 
 SIMULATED = 4000
 
@@ -70,3 +78,33 @@ def test_coverage_of_a_ratio_is_at_least_its_promise(launches: int) -> None:
     pairs = zip(above, below, strict=True)
     inside = sum(ratio_interval(a.tolist(), b.tolist()).contains(2.0) is True for a, b in pairs)
     assert inside / SIMULATED >= 0.94
+
+
+def readings(values: Sequence[float], paces: Sequence[float]) -> list[Reading]:
+    pairs = zip(values, paces, strict=True)
+    return [Reading(value=math.exp(value), pace=math.exp(pace)) for value, pace in pairs]
+
+
+def test_ratio_at_equal_pace_by_hand() -> None:
+    # Paces -0.1, 0, 0.1 within the base, 0.1, 0.2, 0.3 within the head: means 0 and 0.2, SS 0.02 + 0.02 = 0.04.
+    # Times follow with slope 1/2, and 0.05 on top in the head, but for 0.01, -0.02, 0.01 in both: no slope explains it.
+    rest = (0.01, -0.02, 0.01)
+    base = readings([x / 2 + r for x, r in zip((-0.1, 0.0, 0.1), rest, strict=True)], (-0.1, 0.0, 0.1))
+    head = readings([x / 2 + 0.05 + r for x, r in zip((0.1, 0.2, 0.3), rest, strict=True)], (0.1, 0.2, 0.3))
+    found = ratio_at_equal_pace(head, [base])
+    # Residual sum of squares 2 x 0.0006 = 0.0012 at 6 - 2 - 1 = 3 degrees of freedom: variance 0.0004;
+    # times 1/3 + 1/3 + 0.2^2 / 0.04 = 5/3; t(3) = 3.182446.
+    half = 3.182446305283708 * math.sqrt(0.0004 * (1 / 3 + 1 / 3 + 1.0))
+    assert found is not None and found.low is not None and found.high is not None
+    assert math.log(found.value) == pytest.approx(0.05)
+    assert (math.log(found.low), math.log(found.high)) == pytest.approx((0.05 - half, 0.05 + half))
+    assert pace_apart(head, [base]) == pytest.approx(math.exp(0.2))
+
+
+def test_without_a_pace_or_with_one_launch_nothing_can_be_allowed_for() -> None:
+    paced, single = readings([0.0, 0.1], [0.0, 0.1]), readings([0.0], [0.0])
+    bare = [Reading(value=1.0), Reading(value=2.0)]
+    assert ratio_at_equal_pace(paced, [bare]) is None and pace_apart(paced, [bare]) is None
+    assert ratio_at_equal_pace(paced, [single]) is None and ratio_at_equal_pace(single, [paced]) is None
+    still = readings([0.0, 0.1], [0.0, 0.0])
+    assert ratio_at_equal_pace(still, [still]) is None, "a pace that never moved explains nothing"
