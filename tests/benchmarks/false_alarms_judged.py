@@ -73,12 +73,12 @@ def as_measured(run: Run, share: float | None = None) -> Run:
     return cases if share is None else {**cases, SLOWED: run[slowed_name(share)]}
 
 
-def gate(value: Callable[[Sequence[float]], float], *, paced: bool = True) -> Rule:
+def gate(value: Callable[[Sequence[float]], float], *, paced: bool = True, limit: float = LIMIT) -> Rule:
     """The gate of `compare` on `value` of each launch's rounds, with the machine's pace beside them or without."""
 
     def rule(head: Run, base: Sequence[Run]) -> set[str]:
         records = [_record(run, f"run{number}", value, paced) for number, run in enumerate([head, *base])]
-        return {case.case_id for case in compare(records[0], records[1:]).regressions(LIMIT)}
+        return {case.case_id for case in compare(records[0], records[1:]).regressions(limit)}
 
     return rule
 
@@ -117,6 +117,7 @@ def plain_mean(head: Run, base: Sequence[Run]) -> set[str]:
 RULES: Mapping[str, Rule] = {
     "compare": gate(percentile_10),
     "compare --metric step_seconds": gate(median),
+    "compare --fail-on-slower 0%": gate(percentile_10, limit=0.0),
     "compare without the machine's pace": gate(percentile_10, paced=False),
     "the estimate without an interval": by_value,
     "pytest-benchmark mean:3%": plain_mean,
