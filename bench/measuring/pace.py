@@ -31,6 +31,7 @@ def pace_of(devices: Sequence[torch.device]) -> Message:
         for layer in layers:
             # Numbers that are not drawn: the random numbers of the training stay what they are.
             nn.init.constant_(layer.weight, 0.01)
+            assert layer.bias is not None
             nn.init.zeros_(layer.bias)
         seconds = [_repeat(layers, images, distinct) for _ in range(REPEATS)][ONE_OFF:]
     except Exception:  # such as no memory left beside the model

@@ -73,7 +73,7 @@ def test_peaks_are_reset_between_warm_up_and_the_measured_rounds() -> None:
     workers = MadeUpWorkers([5.0, 0.3] + [1.2] * 7)
     run(workers)
     assert [command["op"] for command in workers.commands] == [
-        *["round"] * 6, "begin", *["round"] * 3, "traces", "finish"
+        *["round"] * 6, "pace", "begin", *["round"] * 3, "traces", "pace", "finish"
     ]  # fmt: skip
 
 

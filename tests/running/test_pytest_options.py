@@ -137,9 +137,11 @@ def test_collect_only_shows_readable_ids_and_writes_nothing(suite: pytest.Pytest
         "resnet50-ddp-2x0+0-b4-fp32-parity",
         "resnet50-ddp-2x0+0-b8-fp32-launch0",
         "resnet50-ddp-2x0+0-b8-fp32-launch1",
+        "resnet50-ddp-2x0+0-b8-fp32-launch2",
         "resnet50-single-1x-b2-fp32-parity",
         "resnet50-single-1x-b8-fp32-launch0",
         "resnet50-single-1x-b8-fp32-launch1",
+        "resnet50-single-1x-b8-fp32-launch2",
     ]
     assert_nothing_was_written(suite)
 

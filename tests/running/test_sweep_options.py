@@ -61,7 +61,7 @@ def test_any_module_can_declare_itself_a_sweep(suite: pytest.Pytester) -> None:
     found = ["b32" in id for id in collected(suite, "scenarios", "--sweeps", "load_balance")]
     assert found and not any(found)
     found = ["b32" in id for id in collected(suite, "scenarios", "--sweeps", "load_balance,more")]
-    assert sum(found) == 3  # launches; its check is that of every ddp case
+    assert sum(found) == 2  # launches; its check is that of every ddp case
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_launch_that_two_scenarios_ask_for_runs_once_and_under_its_main_scenario
     ids = collected(suite, "scenarios", "--sweeps", "load_balance", "--strategies", "single,dp,ddp,balanced_dp")
     launches = Counter(id.partition("[")[2] for id in ids)
     assert set(launches.values()) == {1}
-    # Timing and parity of dp and ddp are in both modules: 3 launches and a check each.
+    # Timing and parity of dp and ddp are in both modules: 2 launches and a check each.
     both = [id for id in ids if "[mnist_cnn-ddp-" in id or "[mnist_cnn-dp-2x-b128-fp32-launch" in id]
-    assert len(both) == 3 + 3 + 1 and {id.partition("::")[0] for id in both} == {"scenarios/test_mnist_cnn.py"}
+    assert len(both) == 2 + 2 + 1 and {id.partition("::")[0] for id in both} == {"scenarios/test_mnist_cnn.py"}
     # Without the main scenario the sweep measures them itself.
     alone = collected(suite, "scenarios/test_load_balance.py")
-    assert sum("[mnist_cnn-ddp-" in id for id in alone) == 4
+    assert sum("[mnist_cnn-ddp-" in id for id in alone) == 3
 
 
 def test_order_is_parity_first_then_launch_by_launch(suite: pytest.Pytester) -> None:
