@@ -12,10 +12,10 @@ from bench.analysis.history import CaseRecord, RunRecord
 from bench.analysis.intervals import LEAST_RUNS, Interval, LogMean, pace_apart, ratio_at_equal_pace, ratio_to_runs
 from bench.analysis.verdicts import Verdict, inverse, verdict_of
 
-FAIL_ON_SLOWER = 0.03
 WIDE = 0.10
 """Half-width of an interval from which it is called wide."""
 
+NO_PACE = "it was not taken beside every launch, or with too few launches"
 PACE_APART = 0.03
 """How far the machine's paces may lie apart without a word."""
 
@@ -64,7 +64,7 @@ class Comparison:
 
     @property
     def same_run(self) -> bool:
-        return [run.folder.resolve() for run in self.base] == [self.head.folder.resolve()]
+        return is_same(self.head, self.base)
 
     def regressions(self, limit: float) -> tuple[CaseComparison, ...]:
         return tuple(case for case in self.cases if case.is_regression(limit))
@@ -74,9 +74,17 @@ class Comparison:
         return tuple(case for case in self.cases if case.times_as_long is not None)
 
 
-def compare(head: RunRecord, base: Sequence[RunRecord]) -> Comparison:
-    """Every case of either side, in the order of `head`. `base`: one or several runs, the newest first."""
-    if [run.folder.resolve() for run in base] == [head.folder.resolve()]:
+def is_same(head: RunRecord, base: Sequence[RunRecord]) -> bool:
+    """Whether a run would be compared with itself."""
+    return [run.folder.resolve() for run in base] == [head.folder.resolve()]
+
+
+def compare(head: RunRecord, base: Sequence[RunRecord], *, why_blind: str | None = None) -> Comparison:
+    """Every case of either side, in the order of `head`. `base`: one or several runs, the newest first.
+
+    why_blind: why the machine's pace must not be allowed for, None where it may.
+    """
+    if is_same(head, base):
         return Comparison(
             head=head, base=tuple(base), cases=tuple(_itself(case) for case in head.cases.values()), shift=None
         )
@@ -84,7 +92,7 @@ def compare(head: RunRecord, base: Sequence[RunRecord]) -> Comparison:
     for run in base:
         for case_id, record in run.cases.items():
             before.setdefault(case_id, []).append(record)
-    cases = [_compared(case, before.get(case_id, [])) for case_id, case in head.cases.items()]
+    cases = [_compared(case, before.get(case_id, []), why_blind) for case_id, case in head.cases.items()]
     cases += [
         CaseComparison(case_id=case_id, change="gone", base_runs=len(found), reason="not in this run")
         for case_id, found in before.items()
@@ -106,7 +114,7 @@ def _itself(case: CaseRecord) -> CaseComparison:
     )  # fmt: skip
 
 
-def _compared(head: CaseRecord, before: Sequence[CaseRecord]) -> CaseComparison:
+def _compared(head: CaseRecord, before: Sequence[CaseRecord], why_blind: str | None) -> CaseComparison:
     ok = [record for record in before if record.status == "ok"]
     if not before:
         return CaseComparison(case_id=head.case_id, change="new", reason="not in the baseline")
@@ -125,18 +133,22 @@ def _compared(head: CaseRecord, before: Sequence[CaseRecord]) -> CaseComparison:
         return CaseComparison(
             case_id=head.case_id, change="not compared", reason=f"{side} no figure of the compared metric"
         )
-    return _ratio(head, head.value, [record for record, _ in known], [value for _, value in known])
+    return _ratio(head, head.value, [record for record, _ in known], [value for _, value in known], why_blind)
 
 
-def _ratio(head: CaseRecord, value: LogMean, records: Sequence[CaseRecord], base: Sequence[LogMean]) -> CaseComparison:
-    paced = ratio_at_equal_pace(head.readings, [record.readings for record in records])
+def _ratio(
+    head: CaseRecord, value: LogMean, records: Sequence[CaseRecord], base: Sequence[LogMean], why_blind: str | None
+) -> CaseComparison:
+    readings = [record.readings for record in records]
+    paced = ratio_at_equal_pace(head.readings, readings) if why_blind is None else None
     ratio = paced or ratio_to_runs(value, base)
-    pace = pace_apart(head.readings, [record.readings for record in records]) if paced else None
+    pace = pace_apart(head.readings, readings)
+    blind = None if paced else why_blind or NO_PACE
     return CaseComparison(
         case_id=head.case_id, change="compared", base=math.exp(fmean(run.mean for run in base)),
         head=math.exp(value.mean), base_runs=len(base), base_launches=sum(run.count for run in base),
         head_launches=value.count, times_as_long=ratio, pace=pace,
-        doubts=tuple(_doubts(head, value, records, base, ratio, pace)),
+        doubts=(*_doubts(head, value, records, base, ratio), *_pace_doubts(pace, blind, len(base))),
     )  # fmt: skip
 
 
@@ -163,23 +175,32 @@ def _doubts(
     records: Sequence[CaseRecord],
     base: Sequence[LogMean],
     ratio: Interval,
-    pace: float | None,
 ) -> Iterator[str]:
     if ratio.low is None or ratio.high is None:
         few = "this run" if value.count < 2 else "the baseline"
         yield f"too few launches for an interval: {few} has 1; measure with --launches 6 or more"
     elif (half := math.sqrt(ratio.high / ratio.low) - 1) > WIDE:
         yield f"wide interval: +-{half:.0%} over {value.count} launches; measure with more (--launches)"
-    if len(base) < LEAST_RUNS:
-        runs = "1 run" if len(base) == 1 else f"{len(base)} runs"
-        rest = "beyond the machine's pace " if pace is not None else ""
-        yield f"the baseline is {runs}: what differs {rest}from run to run is not in the interval; compare with last:10"
-    if pace is not None and abs(pace - 1) > PACE_APART:
-        word = "slower" if pace > 1 else "faster"
-        yield f"the machine was {abs(pace - 1):.0%} {word} now by its pace; the ratio allows for that"
+    rounds = [record.rounds for record in (head, *records) if record.rounds]
+    if rounds and max(rounds) > 1.5 * min(rounds):
+        yield (
+            f"rounds a launch differ, from {min(rounds):g} to {max(rounds):g}: low percentiles of few are higher; give "
+            "both runs the same --rounds"
+        )
     split = {record.chunk_sizes for record in records if record.chunk_sizes}
     if head.chunk_sizes and split - {head.chunk_sizes}:
         yield f"samples per device differ: {_sizes(next(iter(split)))} before, {_sizes(head.chunk_sizes)} now"
+
+
+def _pace_doubts(pace: float | None, blind: str | None, runs: int) -> Iterator[str]:
+    """pace: the machine's, None where it was not taken; blind: why the ratio does not allow for it."""
+    if runs < LEAST_RUNS:
+        what = "1 run" if runs == 1 else f"{runs} runs"
+        rest = "beyond the machine's pace " if blind is None else ""
+        yield f"the baseline is {what}: what differs {rest}from run to run is not in the interval; compare with last:10"
+    if pace is not None and abs(pace - 1) > PACE_APART:
+        moved = f"the machine was {abs(pace - 1):.0%} {'slower' if pace > 1 else 'faster'} now by its pace"
+        yield f"{moved}; the ratio allows for that" if blind is None else f"{moved}; not allowed for: {blind}"
 
 
 def _sizes(chunks: Sequence[int]) -> str:

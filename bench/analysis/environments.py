@@ -144,3 +144,21 @@ def _text(number: int | None) -> str | None:
 def _listed(texts: Iterable[str | None]) -> str | None:
     """Each text once; None where there is none."""
     return ", ".join(dict.fromkeys(text for text in texts if text is not None)) or None
+
+
+def other_software(base: Run, head: Run) -> str | None:
+    """What differs in the software that the machine's pace is taken with; None where nothing does.
+
+    A torch that is faster at that piece of work, or that is told to use other threads, would pass for a faster machine.
+    """
+    for name in ("torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13"):
+        before, now = (_version_of(run, name) for run in (base, head))
+        if before != now:
+            return f"{name} is {now or 'not there'}, and was {before or 'not there'}"
+    if (base.cuda_version, base.driver_version) != (head.cuda_version, head.driver_version):
+        return "CUDA or the driver is another"
+    return None if base.environment_variables == head.environment_variables else "environment variables differ"
+
+
+def _version_of(run: Run, name: str) -> str | None:
+    return next((item.value for item in run.packages or () if item.name == name), None)

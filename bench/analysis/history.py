@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from bench.analysis.cases import case_results, worst
+from bench.analysis.environments import why_not_comparable
 from bench.analysis.estimates import launch_values
 from bench.analysis.intervals import LogMean, Reading, log_mean_of
 from bench.errors import ResultsError
@@ -16,13 +18,15 @@ from bench.recording.reader import find_run, is_run, read_columns, read_run, rea
 from bench.schema import Run
 
 COMPARED = "step_p10_seconds"
+"""What runs are compared by, unless another metric is named."""
 PACE = "machine_pace_seconds"
 MOST_WITH_READINGS = 20
 """Runs of a baseline up to which every launch is read; beyond, their estimates alone."""
-"""What runs are compared by, unless another metric is named."""
 DEFAULT_WINDOW = 10
-_WINDOW = re.compile(r"last(?::(\d+))?")
-_LAUNCH_COLUMNS = ("case_id", "purpose", "status", "reason", "emulated", "oversubscribed", "data_source", "chunk_sizes")
+_WINDOW = re.compile(r"last(?::(\d{1,6}))?")
+_LAUNCH_COLUMNS = (
+    "case_id", "purpose", "status", "reason", "emulated", "oversubscribed", "data_source", "chunk_sizes", "rounds",
+)  # fmt: skip
 _ESTIMATE_COLUMNS = ("case_id", "device_index", "value", "low", "high", "launches")
 
 
@@ -38,6 +42,8 @@ class CaseRecord:
     data_source: str
     chunk_sizes: tuple[int, ...]
     value: LogMean | None
+    rounds: float | None = None
+    """Measured rounds a launch, the median."""
     readings: tuple[Reading, ...] = ()
     """The value of each launch with the machine's pace beside it; empty where they were not read."""
 
@@ -55,9 +61,9 @@ def read_record(folder: Path, metric: str = COMPARED, run: Run | None = None) ->
     """A run's cases with one metric; `run`: its environment, if that was read. ResultsError where all is unreadable."""
     run = run or read_run_row(folder)
     launches = read_columns(folder, "launches", _LAUNCH_COLUMNS)
-    if run is None or not launches:
-        return _read_whole(folder, metric)
     rows = read_columns(folder, "estimates", _ESTIMATE_COLUMNS, metric=metric)
+    if run is None or not launches or not rows:
+        return _read_whole(folder, metric)
     values = {row["case_id"]: _log_mean(row) for row in rows if row["device_index"] is None}
     return RunRecord(folder=folder, run=run, cases=_cases(launches, values))
 
@@ -105,6 +111,7 @@ def _cases(launches: Iterable[Mapping[str, object]], values: Mapping[str, LogMea
 def _case(case_id: str, rows: Sequence[Mapping[str, object]], value: LogMean | None) -> CaseRecord:
     status, reason = worst([(_text(row["status"]), _text(row["reason"])) for row in rows])
     chunks = rows[0]["chunk_sizes"]
+    rounds = [row["rounds"] for row in rows if isinstance(row["rounds"], int)]
     return CaseRecord(
         case_id=case_id,
         status=status,
@@ -113,6 +120,7 @@ def _case(case_id: str, rows: Sequence[Mapping[str, object]], value: LogMean | N
         data_source=str(rows[0]["data_source"]),
         chunk_sizes=tuple(chunks) if isinstance(chunks, (list, tuple)) else (),
         value=value,
+        rounds=median(rounds) if rounds else None,
     )
 
 
@@ -136,16 +144,20 @@ def find_baseline(results: Path, name: str, head: RunRecord, metric: str = COMPA
     (the last N comparable runs that began before `head`). A single run is given whether it is comparable or not.
     Without runs where a window holds no comparable one. ResultsError where there is no such run.
     """
+    if not name.strip():
+        raise ResultsError("the baseline has no name; give a run id, latest, a folder, or last:10")
     window, folder = _WINDOW.fullmatch(name), Path(name)
     if window is not None:
         most = int(window[1] or DEFAULT_WINDOW)
         if most == 0:
             raise ResultsError("last:0 is a window without a run; write last:1 or more")
         found, left_out = _comparable(results, head, metric, most, earlier=True)
-        return Baseline(runs=found, words=f"the last {_count(found)}", left_out=left_out)
+        before = f"comparable runs before {head.folder.resolve().name} in {results}"
+        return Baseline(runs=found, words=f"the last {_count(found)}" if found else before, left_out=left_out)
     if folder.is_dir() and not is_run(folder) and runs(folder):
         found, left_out = _comparable(folder, head, metric, None, earlier=False)
-        return Baseline(runs=found, words=f"the {_count(found)} in {folder}", left_out=left_out)
+        words = f"the {_count(found)} in {folder}" if found else f"comparable runs in {folder}"
+        return Baseline(runs=found, words=words, left_out=left_out)
     return Baseline(runs=(read_record(find_run(results, name), metric),), words=f"run {name}")
 
 
@@ -158,6 +170,7 @@ def _comparable(
 ) -> tuple[tuple[RunRecord, ...], tuple[str, ...]]:
     found: list[RunRecord] = []
     left_out: list[str] = []
+    unlike: list[str] = []
     for candidate, run in runs_with_rows(where):
         if len(found) == most:
             break
@@ -165,17 +178,19 @@ def _comparable(
             continue
         if run is None:
             left_out.append(f"{candidate.name}: its environment cannot be read, so that it may be another machine's")
-        elif run.fingerprint == head.run.fingerprint:
+        elif why := why_not_comparable(run, head.run):
+            unlike.append(f"{candidate.name}, the newest of those that are not comparable: {why}")
+        else:
             try:
                 record = read_record(candidate, metric, run)
             except ResultsError as error:
                 left_out.append(str(error))
                 continue
-            if any(case.value is not None for case in record.cases.values()):
+            if any(case.value is not None and name in head.cases for name, case in record.cases.items()):
                 found.append(record)
             else:
-                left_out.append(f"{candidate.name}: no case has a figure of {metric}")
-    return tuple(found), tuple(left_out)
+                left_out.append(f"{candidate.name}: none of the cases has a figure of {metric} there")
+    return tuple(found), tuple(left_out if found else [*left_out, *unlike[:1]])
 
 
 def _before(run: Run, head: Run) -> bool:

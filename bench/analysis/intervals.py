@@ -157,16 +157,15 @@ def ratio_at_equal_pace(head: Sequence[Reading], runs: Sequence[Sequence[Reading
     """The ratio of one run's launches to those of others at an equal pace of the machine; None without the readings.
 
     Analysis of covariance (Fisher, Statistical Methods for Research Workers, 1932) on logarithms: within each run
-    the time of a launch goes with the pace beside it by one common slope; what that explains of the difference between
-    the runs is taken off. The variance is s^2 (1/n + 1/N + d^2 / SS), with s the residuals' standard deviation, n and N
-    the launches of the one run and of the others, d how far apart the mean paces are and SS the sum of squares
-    of the paces within runs: a difference of pace beyond what was seen within them makes the interval wide.
-    With `LEAST_RUNS` runs or more as in `ratio_to_runs`, with the spread of the runs' means at equal pace.
+    the time of a launch goes with the pace beside it by one common slope, from 0 to 1; what that explains of the
+    difference between the runs is taken off. Then as `ratio_to_runs`, wider by the slope's own standard error.
+    Noise of the readings makes that slope too small (Fuller, Measurement Error Models, 1987), so that the interval
+    covers what follows from a slope of 1 as well: all of the machine's pace taken off.
     """
     groups = [head, *runs]
-    counts = [len(group) for group in groups]
-    freedom = sum(counts) - len(groups) - 1
-    if min(counts) < 2 or freedom < 1 or any(item.pace is None for group in groups for item in group):
+    freedom = sum(len(group) for group in groups) - len(groups) - 1
+    known = all(item.pace is not None for group in groups for item in group)
+    if min(len(group) for group in groups) < 2 or freedom < 1 or not known:
         return None
     values = [_centred([math.log(item.value) for item in group]) for group in groups]
     paces = [_centred([math.log(item.pace or 1.0) for item in group]) for group in groups]
@@ -175,12 +174,21 @@ def ratio_at_equal_pace(head: Sequence[Reading], runs: Sequence[Sequence[Reading
     if squares == 0:
         return None
     slope = math.fsum(pace * value for pace, value in zip(x, y, strict=True)) / squares
-    means = [value - slope * pace for (value, _), (pace, _) in zip(values, paces, strict=True)]
-    apart = paces[0][0] - fmean(pace for pace, _ in paces[1:])
     left = math.fsum((value - slope * pace) ** 2 for pace, value in zip(x, y, strict=True)) / freedom
-    others = sum(1 / count for count in counts[1:]) / len(runs) ** 2
-    half = t_quantile(freedom) * math.sqrt(left * (1 / counts[0] + others + apart * apart / squares))
-    return _around(means[0] - fmean(means[1:]), max(half, _of_one_more_run(means[1:])))
+    apart = paces[0][0] - fmean(pace for pace, _ in paces[1:])
+    unsure = t_quantile(freedom) * math.sqrt(left / squares) * abs(apart)
+    value, *ends = _with_slope(groups, min(max(slope, 0.0), 1.0), unsure)
+    _, *others = _with_slope(groups, 1.0, 0.0)
+    return Interval(value=value, low=min(*ends, *others), high=max(*ends, *others))
+
+
+def _with_slope(groups: Sequence[Sequence[Reading]], slope: float, unsure: float) -> tuple[float, float, float]:
+    """Ratio, low and high of the first group to the others with so much pace taken off; `unsure` widens them."""
+    head, *runs = (log_mean([item.value / (item.pace or 1.0) ** slope for item in group]) for group in groups)
+    ratio = ratio_to_runs(head, runs)
+    assert ratio.low is not None and ratio.high is not None  # each group has two launches
+    half = math.hypot(math.log(ratio.high / ratio.low) / 2, unsure)
+    return ratio.value, ratio.value * math.exp(-half), ratio.value * math.exp(half)
 
 
 def pace_apart(head: Sequence[Reading], runs: Sequence[Sequence[Reading]]) -> float | None:
@@ -211,12 +219,13 @@ def ratio_to_runs(head: LogMean, runs: Sequence[LogMean]) -> Interval:
     With `LEAST_RUNS` runs or more their own spread is the measure: t x s x sqrt(1 + 1 / runs), with s the standard
     deviation of the runs' means (the prediction interval of a next observation), since what changes from one run
     to the next, such as a day or a boot, is in no launch's spread. The launches' interval holds if it is wider,
-    and alone with fewer runs. ValueError for no runs.
+    and alone with fewer runs. No interval for a single launch against runs of several. ValueError for no runs.
     """
     if not runs:
         raise ValueError("no runs to compare with")
     among = ratio_of(head, pooled(runs))
-    if len(runs) < LEAST_RUNS:
+    # The runs' spread holds the noise of as many launches as they have: one launch alone may differ by more.
+    if len(runs) < LEAST_RUNS or head.count < min(2, *(run.count for run in runs)):
         return among
     means = [run.mean for run in runs]
     middle = head.mean - fmean(means)

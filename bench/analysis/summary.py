@@ -130,7 +130,7 @@ def versus(above: Spread | None, below: Spread | None) -> Interval | None:
 def surely_above(best: Spread | None, other: Spread | None) -> bool:
     """Whether the interval of the ratio of two rates lies above 1; False where there is none."""
     ratio = versus(best, other)
-    return ratio is not None and verdict_of(ratio) == "faster"
+    return ratio is not None and ratio.low is not None and ratio.low > 1
 
 
 def summarise(data: RunData) -> tuple[WorkloadSummary, ...]:

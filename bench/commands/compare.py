@@ -55,8 +55,8 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the comparison; the exit status says what it found."""
-    from bench.analysis.comparing import compare
-    from bench.analysis.environments import why_not_comparable
+    from bench.analysis.comparing import compare, is_same
+    from bench.analysis.environments import other_software, why_not_comparable
     from bench.analysis.history import MOST_WITH_READINGS, find_baseline, read_record, with_readings
     from bench.recording.reader import find_run
     from bench.reporting.comparison import Judged, as_text
@@ -64,17 +64,20 @@ def run(options: argparse.Namespace) -> int:
     limit = share(options.fail_on_slower)
     head = read_record(find_run(options.results, options.head), options.metric)
     baseline = find_baseline(options.results, options.base, head, options.metric)
-    refusal = None if baseline.runs else f"no comparable run before {head.folder.name} in {options.results}"
-    if len(baseline.runs) == 1 and (why := why_not_comparable(baseline.runs[0].run, head.run)):
+    base, same = baseline.runs, is_same(head, baseline.runs)
+    refusal = None if base else f"there are no {baseline.words} with a case of this one"
+    if len(base) == 1 and not same and (why := why_not_comparable(base[0].run, head.run)):
         refusal = f"{baseline.words} is not comparable: {why}"
-    base = baseline.runs
     if refusal is None and len(base) <= MOST_WITH_READINGS:
         head, *others = [with_readings(record, options.metric) for record in (head, *base)]
         base = tuple(others)
-    found = None if refusal else compare(head, base)
+    blind = next((why for record in base if (why := other_software(record.run, head.run))), None)
+    found = None if refusal else compare(head, base, why_blind=blind)
     regressions = found.regressions(limit) if found else ()
-    if found and not found.compared and not regressions:
-        refusal = "no case could be compared: none has a figure on both sides"
+    if found and not found.compared and not regressions and not same:
+        refusal = "no case could be compared, for the reasons beside each"
+        if options.metric != METRICS[1]:
+            refusal += f"; older runs may have --metric {METRICS[1]}"
     status = EXIT_NO_BASELINE if refusal else EXIT_SLOWER if regressions else 0
     judged = Judged(
         head=head, baseline=baseline, found=found, metric=options.metric, limit=limit, refusal=refusal, status=status

@@ -173,7 +173,8 @@ def time_case(
 
     def drive(session: Session, clock: Clock) -> tuple[Trace, Ends]:
         warmup, warm = _warm_up(session, plan, progress)
-        # Outside of what begin and traces enclose: neither memory nor CPU time of the work counts.
+        # Outside of what begin and traces enclose: its CPU time and allocated memory do not count. What the allocator
+        # keeps of it (some 100 MB on a GPU) is in the reserved memory, as far as the model does not take it.
         pace = [slowest(session.command({"op": "pace"}))]
         session.command({"op": "begin"})
         clock.warmup_seconds = clock.lap()

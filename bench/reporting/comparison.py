@@ -70,22 +70,27 @@ def _line(case: CaseComparison, scale: Scale, limit: float) -> Line:
     if (interval := case.times_as_long) is not None:
         ends = ends_text(interval.low, interval.high, case.head_launches, "{:.3f}".format)
         ratio = f"{interval.value:.3f} ({ends})"
-    word = case.verdict or f"{case.change}: {case.reason}"
+    word = case.verdict or _one_line(f"{case.change}: {case.reason}")
     return Line(
         case=case.case_id,
         before=NONE if case.base is None else scale.text(case.base),
         now=NONE if case.head is None else scale.text(case.head),
         ratio=ratio,
-        verdict=f"REGRESSION, {word}" if regression else word,
+        verdict=f"REGRESSION, {'slower' if case.times_as_long else word}" if regression else word,
         regression=regression,
     )
+
+
+def _one_line(text: str) -> str:
+    """Without line breaks and what would steer a terminal: reasons come from models."""
+    return "".join(char if char.isprintable() else " " for char in " ".join(text.split()))
 
 
 def headline(judged: Judged) -> str:
     """What was compared with what."""
     runs = [run.run.run_id or run.folder.name for run in judged.baseline.runs]
     names = "" if len(runs) < 2 else f" ({runs[-1]} to {runs[0]})"
-    return f"{judged.head.folder.name} against {judged.baseline.words}{names}"
+    return f"{judged.head.folder.resolve().name} against {judged.baseline.words}{names}"
 
 
 def conclusion(judged: Judged) -> list[str]:
@@ -102,6 +107,9 @@ def conclusion(judged: Judged) -> list[str]:
         said += [f"  {case.case_id}" for case in regressions]
     else:
         said.append(f"No regression: no case is slower by more than {100 * judged.limit:g} % with its whole interval.")
+    gone = [case for case in found.cases if case.change == "gone"]
+    if gone:
+        said.append(f"Not judged: {len(gone)} cases of the baseline are not in this run.")
     undecided = [case for case in found.compared if _undecided(case, judged.limit)]
     if undecided:
         said.append(f"Not decided for {len(undecided)} of {len(found.compared)} cases: {_more_launches(undecided)}")
@@ -113,7 +121,7 @@ def conclusion(judged: Judged) -> list[str]:
 
 
 def _undecided(case: CaseComparison, limit: float) -> bool:
-    """Whether the interval holds both no change and one beyond the limit."""
+    """Whether the interval holds both what is below the limit and what is beyond."""
     found = case.times_as_long
     if found is None or found.low is None or found.high is None:
         return True
@@ -169,14 +177,14 @@ def _text(judged: Judged, data: RunData) -> str:
     parts = [headline(judged)]
     if notice := banner(data):
         parts.append(notice)
-    if judged.found and not judged.refusal:
+    if judged.found:
         parts += ["", *_aligned([HEADINGS, *(line.cells for line in lines(judged.found, judged.limit))]), ""]
     parts += conclusion(judged)
     if found := _differences(judged):
         parts += ["", "The environments differ (the newest of the baseline -> now):"]
         parts += [f"  {_difference(item)}" for item in found]
     for title, seen in _told(judged, data):
-        parts += ["", f"! {title}", *(f"    {item}" for item in seen)]
+        parts += ["", f"! {title}", *(f"    {_one_line(item)}" for item in seen)]
     return "\n".join(parts)
 
 
@@ -189,14 +197,18 @@ def _markdown(judged: Judged, data: RunData) -> str:
     parts = [f"### {escaped(headline(judged))}", ""]
     if notice := banner(data):
         parts += [f"> {escaped(notice)}", ""]
-    if judged.found and not judged.refusal:
+    if judged.found:
         parts += [row(HEADINGS), row(["---", "--:", "--:", "--:", "---"])]
         for line in lines(judged.found, judged.limit):
             cells = [escaped(cell) for cell in line.cells]
             parts.append(row([*cells[:4], f"**{cells[4]}**" if line.regression else cells[4]]))
         parts.append("")
+    listed = False
     for sentence in conclusion(judged):
-        parts.append(f"- {escaped(sentence)}" if sentence.startswith("  ") else escaped(sentence))
+        if listed and not sentence.startswith("  "):
+            parts.append("")  # or it would belong to the last item
+        listed = sentence.startswith("  ")
+        parts.append(f"- {escaped(sentence)}" if listed else escaped(sentence))
     if found := _differences(judged):
         parts += _folded("The environments differ", [_difference(item) for item in found])
     for title, seen in _told(judged, data):
@@ -210,7 +222,7 @@ def _folded(title: str, seen: Sequence[str]) -> list[str]:
 
 
 def _json(judged: Judged, data: RunData) -> str:
-    found, comparable = judged.found, judged.refusal is None
+    found = judged.found
     document = {
         "head": judged.head.run.run_id,
         "base": [run.run.run_id for run in judged.baseline.runs],
@@ -221,7 +233,7 @@ def _json(judged: Judged, data: RunData) -> str:
         "same_run": bool(found and found.same_run),
         "not_compared": judged.refusal,
         "conclusion": [sentence.strip() for sentence in conclusion(judged)],
-        "cases": [_case(case, judged.limit) for case in found.cases] if found and comparable else [],
+        "cases": [_case(case, judged.limit) for case in found.cases] if found else [],
         "all_cases_times_as_long": found.shift if found else None,
         "environment_differences": [
             {"name": item.name, "base": item.base, "head": item.head} for item in _differences(judged)

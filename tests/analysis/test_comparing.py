@@ -150,6 +150,14 @@ def test_a_slower_machine_is_told_and_allowed_for() -> None:
     assert any("what differs beyond the machine's pace from run to run" in doubt for doubt in found.doubts)
     blind = only(replace(paced(1.1), readings=()), replace(paced(1.0), readings=()))
     assert blind.pace is None and blind.is_regression(0.03), "without the pace it would be an alarm"
+    (other,) = compare(run(paced(1.1)), [run(paced(1.0), name="base")], why_blind="torch is 3, and was 2").cases
+    assert other.is_regression(0.03) and other.pace == pytest.approx(1.1)
+    assert "the machine was 10% slower now by its pace; not allowed for: torch is 3, and was 2" in other.doubts
+
+
+def test_runs_of_other_rounds_are_a_doubt() -> None:
+    (doubt,) = [d for d in only(case(rounds=3), case(rounds=10)).doubts if d.startswith("rounds a launch differ")]
+    assert "from 3 to 10" in doubt and "--rounds" in doubt
 
 
 def test_what_an_estimate_keeps_gives_the_launches_back() -> None:

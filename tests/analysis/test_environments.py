@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.analysis.environments import Difference, differences, why_not_comparable
+from bench.analysis.environments import Difference, differences, other_software, why_not_comparable
 from bench.recording.environment import fingerprint
 from bench.recording.reader import read_run
 from bench.schema import Device, NameValue, Run
@@ -139,3 +139,12 @@ def test_run_without_a_readable_table_is_not_comparable(tmp_path: Path) -> None:
     reason = f"the environment of {lost.run_id} is unknown: no readable run.parquet"
     assert why_not_comparable(lost, made_run()) == why_not_comparable(made_run(), lost) == reason
     assert "devices" in named(lost, made_run())
+
+
+def test_software_that_the_pace_is_taken_with() -> None:
+    base = made_run()
+    assert other_software(base, base) is None
+    newer = made_run(packages=(NameValue(name="torch", value="2.15.0"),))
+    assert other_software(base, newer) == "torch is 2.15.0, and was 2.14.1"
+    assert other_software(base, made_run(driver_version="999")) == "CUDA or the driver is another"
+    assert other_software(base, made_run(environment_variables=())) == "environment variables differ"

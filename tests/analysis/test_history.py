@@ -94,7 +94,7 @@ def test_runs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         (broken / f"{table}.parquet").write_bytes(b"")
     baseline = find_baseline(tmp_path, "last:9", read_record(night(tmp_path, 3)))
     assert [record.folder.name for record in baseline.runs] == ["night00"]
-    assert baseline.left_out[0] == "night02: no case has a figure of step_p10_seconds"
+    assert baseline.left_out[0] == "night02: none of the cases has a figure of step_p10_seconds there"
     assert baseline.left_out[1].startswith("night01: its environment cannot be read")
 
 

@@ -6,10 +6,12 @@ import pytest
 
 from bench.analysis.intervals import (
     Reading,
+    log_mean,
     mean_interval,
     pace_apart,
     ratio_at_equal_pace,
     ratio_interval,
+    ratio_to_runs,
     t_quantile,
 )
 
@@ -92,13 +94,38 @@ def test_ratio_at_equal_pace_by_hand() -> None:
     base = readings([x / 2 + r for x, r in zip((-0.1, 0.0, 0.1), rest, strict=True)], (-0.1, 0.0, 0.1))
     head = readings([x / 2 + 0.05 + r for x, r in zip((0.1, 0.2, 0.3), rest, strict=True)], (0.1, 0.2, 0.3))
     found = ratio_at_equal_pace(head, [base])
-    # Residual sum of squares 2 x 0.0006 = 0.0012 at 6 - 2 - 1 = 3 degrees of freedom: variance 0.0004;
-    # times 1/3 + 1/3 + 0.2^2 / 0.04 = 5/3; t(3) = 3.182446.
-    half = 3.182446305283708 * math.sqrt(0.0004 * (1 / 3 + 1 / 3 + 1.0))
     assert found is not None and found.low is not None and found.high is not None
     assert math.log(found.value) == pytest.approx(0.05)
-    assert (math.log(found.low), math.log(found.high)) == pytest.approx((0.05 - half, 0.05 + half))
+    # Slope 1/2: what is left has variance 0.0006 / 2 in both, so Welch's half is t(4) x sqrt(2 x 0.0003 / 3);
+    # the slope's standard error is sqrt(0.0012 / 3 / 0.04), with t(3) and the paces 0.2 apart.
+    half = math.hypot(2.776445105197793 * math.sqrt(0.0002), 3.182446305283708 * math.sqrt(0.0004 / 0.04) * 0.2)
+    assert math.log(found.high) == pytest.approx(0.05 + half)
+    # Slope 1: 0.05 + 0.1 - 0.2 = -0.05, and sums of squares 0.02 / 4 + 0.0006 = 0.0056 in both.
+    whole = 2.776445105197793 * math.sqrt(2 * 0.0056 / 2 / 3)
+    assert math.log(found.low) == pytest.approx(-0.05 - whole)
     assert pace_apart(head, [base]) == pytest.approx(math.exp(0.2))
+
+
+@pytest.mark.parametrize("noise_of_readings", [0.0, 0.01, 0.03])
+def test_noisy_readings_of_the_pace_cause_no_alarm(noise_of_readings: float) -> None:
+    """The same code on a machine that became 8 % slower; the noisier the readings, the smaller the slope they show."""
+    noise, alarms = np.random.default_rng(3), 0
+    for _ in range(500):
+        groups = []
+        for pace in (0.08, 0.0):
+            paces = pace + noise.normal(0, 0.01, size=6)
+            seen = paces + noise.normal(0, noise_of_readings, size=6)
+            groups.append(readings((paces + noise.normal(0, 0.01, size=6)).tolist(), seen.tolist()))
+        found = ratio_at_equal_pace(groups[0], groups[1:])
+        assert found is not None and found.low is not None
+        alarms += found.low > 1.03
+    assert alarms / 500 <= 0.01
+
+
+def test_a_single_launch_against_runs_of_several_has_no_interval() -> None:
+    many = log_mean([1.0, 1.1, 0.9])
+    assert ratio_to_runs(log_mean([1.2]), [many] * 4).low is None
+    assert ratio_to_runs(log_mean([1.2]), [log_mean([1.0]), log_mean([1.1]), log_mean([0.9])]).low is not None
 
 
 def test_without_a_pace_or_with_one_launch_nothing_can_be_allowed_for() -> None:

@@ -90,7 +90,8 @@ def test_without_a_comparable_baseline_it_exits_11_and_says_why(
         status, text = compare(capsys, tmp_path, other, head, "--format", form)
         assert status == 11 and "64" in text and "16" in text
     status, text = compare(capsys, tmp_path, "last:10", head)
-    assert status == 11 and f"no comparable run before {head}" in text
+    assert status == 11 and f"there are no comparable runs before {head} in {tmp_path}" in text
+    assert f"{other}, the newest of those that are not comparable: " in text
 
 
 def test_without_a_case_in_common_it_exits_11(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,3 +159,40 @@ def test_an_unknown_run_is_an_error_that_lists_what_there_is(
     name = night(tmp_path, 0)
     status, text = compare(capsys, tmp_path, "nonsense", name)
     assert status == 2 and "no run 'nonsense'" in text and name in text
+
+
+def test_cases_that_are_gone_and_other_data_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = night(tmp_path, 0)
+    write_run(tmp_path, [(CASES[0], [1200.0, 1201, 1199], [])], run=made_run(run_id="short"))
+    status, text = compare(capsys, tmp_path, base, "short")
+    assert status == 0 and "Not judged: 2 cases of the baseline are not in this run." in text
+
+
+def test_a_run_against_itself_is_the_same_run_even_where_nothing_ended_ok(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = [(case, {"status": "error", "reason": "x\n\x1b[31my"}) for case in CASES]
+    name = night(tmp_path, 0, failed=failed)
+    status, text = compare(capsys, tmp_path, name, name)
+    assert status == 0 and "the same run on both sides" in text and "\x1b" not in text
+
+
+def test_a_window_counts_runs_that_share_a_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    night(tmp_path, 0)
+    for number in (1, 2):
+        run = made_run(run_id=f"other{number}", started_at=START + timedelta(days=number))
+        write_run(tmp_path, [(made_case("ddp", 2, 8, workload="bert_small"), [1.0, 1.1], [])], run=run)
+    status, text = compare(capsys, tmp_path, "last:1", night(tmp_path, 3))
+    assert status == 0 and "against the last comparable run" in text
+
+
+def test_a_baseline_without_a_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = compare(capsys, tmp_path, "", night(tmp_path, 0))
+    assert status == 2 and "the baseline has no name" in text
+
+
+def test_below_one_percent_a_regression_is_called_slower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rates in (("a", [1000.0, 1000.1, 999.9]), ("b", [995.0, 995.1, 994.9])):
+        write_run(tmp_path, [(CASES[0], rates, [])], run=made_run(run_id=name))
+    status, text = compare(capsys, tmp_path, "a", "b", "--fail-on-slower", "0.1%")
+    assert status == 10 and "REGRESSION, slower" in text and "REGRESSION, same" not in text

@@ -22,6 +22,8 @@ APART = 1.25
 """How far the slowest launch of a case may be from the fastest."""
 STALLED = 1.10
 """Mean over median of the rounds of a launch, from which a part of them took much longer."""
+MOST_RANKED = 300
+"""Rounds of a launch that are looked at for a drift; of more, every second or third."""
 STARVED = 0.85
 """Least share of its CPU threads that a worker which waits for nobody should get."""
 
@@ -57,7 +59,9 @@ def _moving(seen: Seen, timed: Sequence[Launch]) -> Iterator[str]:
     rounds = _round_values(seen)
     of: dict[str, list[float]] = defaultdict(list)
     for launch in timed:
-        found = drift(rounds.get((str(launch.case_id), launch.launch), []))
+        values = rounds.get((str(launch.case_id), launch.launch), [])
+        # Its time grows with the square of the rounds.
+        found = drift(values[:: 1 + len(values) // MOST_RANKED])
         of[str(launch.case_id)].append(found.change if found is not None else 0.0)
     for case_id, changes in of.items():
         for moved in ([change for change in changes if change > 0], [change for change in changes if change < 0]):
@@ -76,7 +80,9 @@ def _stalled(seen: Seen, timed: Sequence[Launch]) -> Iterator[tuple[Launch, str]
 
 def _round_values(seen: Seen) -> Mapping[tuple[str, int | None], list[float]]:
     samples = seen.data.samples
-    of_steps = samples[(samples["metric"] == STEP) & samples["round_index"].notna() & samples["value"].notna()]
+    # Zero and infinite rounds come from files that were not ours; their launch has a doubt elsewhere.
+    sound = samples["round_index"].notna() & (samples["value"] > 0) & (samples["value"] < math.inf)
+    of_steps = samples[(samples["metric"] == STEP) & sound]
     found: dict[tuple[str, int | None], list[float]] = defaultdict(list)
     for case_id, launch, value in zip(of_steps["case_id"], of_steps["launch"], of_steps["value"], strict=True):
         found[case_id, launch].append(float(value))
