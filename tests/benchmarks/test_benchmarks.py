@@ -44,3 +44,18 @@ def test_watcher_cost_prints_a_ratio_with_its_interval() -> None:
     assert float(low) < float(ratio) < float(high)
     (read,) = re.findall(r"read +([\d.]+) times a second", output)
     assert float(read) > 0  # the watched rounds were watched
+
+
+@pytest.mark.slow
+def test_comparing_runs_prints_time_and_memory_at_each_size() -> None:
+    output = printed("comparing_runs", "--runs", "3", "6", "--launches", "12")
+    assert [int(runs) for runs in re.findall(r"(\d+) runs", output)] == [3, 6]
+    assert all(float(seconds) > 0 for seconds in re.findall(r"([\d.]+) s ", output))
+
+
+@pytest.mark.slow
+def test_false_alarms_are_judged_again_from_the_kept_launches() -> None:
+    output = printed("false_alarms", "judge", "docs/evidence/false_alarms.parquet", "--launches", "6")
+    told = (ROOT / "docs" / "evidence" / "false_alarms.md").read_text()
+    (alarms, of) = re.findall(r"  compare\n    identical code +[\d.]+ % \([^)]*\), (\d+) of (\d+)", output)[0]
+    assert f"{alarms} of {of}" in told, "the table tells what the script prints"
