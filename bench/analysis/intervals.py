@@ -133,11 +133,15 @@ def ratio_of(above: LogMean, below: LogMean) -> Interval:
     middle = above.mean - below.mean
     if above.variance is None or below.variance is None:
         return Interval(value=_exp(middle))
-    a, b = above.variance, below.variance
+    return _around(middle, welch_half(above.variance, above.count, below.variance, below.count))
+
+
+def welch_half(a: float, count: int, b: float, other: int) -> float:
+    """Half-width of Welch's 95 % interval of a difference of two means of variances `a` and `b`, of so many values."""
     if a + b == 0:
-        return Interval(value=_exp(middle), low=_exp(middle), high=_exp(middle))
-    freedom = (a + b) ** 2 / (a**2 / (above.count - 1) + b**2 / (below.count - 1))
-    return _around(middle, t_quantile(freedom) * math.sqrt(a + b))
+        return 0.0
+    freedom = (a + b) ** 2 / (a**2 / (count - 1) + b**2 / (other - 1))
+    return t_quantile(freedom) * math.sqrt(a + b)
 
 
 def ratio_in_turns(values: Sequence[float], base: Sequence[float]) -> Interval:

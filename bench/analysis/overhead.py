@@ -7,14 +7,13 @@ replicating, gathering, communicating and waiting. The same definition holds for
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
 from bench.analysis.cases import CaseResult, case_results
 from bench.analysis.estimates import launch_values
-from bench.analysis.intervals import Interval, t_quantile
+from bench.analysis.intervals import Interval, welch_half
 from bench.recording.reader import RunData
 from bench.schema import Launch, NameValue
 
@@ -120,9 +119,5 @@ def difference_interval(values: Sequence[float], base: Sequence[float]) -> Inter
     middle = fmean(values) - fmean(base)
     if len(values) < 2 or len(base) < 2:
         return Interval(value=middle)
-    a, b = variance(values) / len(values), variance(base) / len(base)
-    if a + b == 0:
-        return Interval(value=middle, low=middle, high=middle)
-    freedom = (a + b) ** 2 / (a**2 / (len(values) - 1) + b**2 / (len(base) - 1))
-    half = t_quantile(max(freedom, 1.0)) * math.sqrt(a + b)
+    half = welch_half(variance(values) / len(values), len(values), variance(base) / len(base), len(base))
     return Interval(value=middle, low=middle - half, high=middle + half)

@@ -1,4 +1,4 @@
-"""The suite's scenarios for tests that run pytest inside a test."""
+"""Fixtures that files of this folder share: made-up launches, and the scenarios for pytest inside a test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+
+from tests.running.made_up_launches import launches, open_session
+
+__all__ = ["launches", "open_session", "suite"]
 
 ROOT = Path(__file__).resolve().parents[2]
 

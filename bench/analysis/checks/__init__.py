@@ -30,5 +30,5 @@ GRAVEST_FIRST = (
 def checks(data: RunData, summaries: Iterable[WorkloadSummary]) -> tuple[Check, ...]:
     """Every reason to distrust a figure of the run, the gravest first; empty where there is none."""
     rows = [(f"{summary.workload}: {row.title}", row) for summary in summaries for row in summary.rows]
-    seen = Seen.of(data, rows)
+    seen = Seen(data=data, rows=rows, names={row.result.axes.case_id: name for name, row in rows})
     return tuple(check for part in GRAVEST_FIRST for check in part(seen) if check.seen)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from bench.analysis.summary import Row
 from bench.recording.reader import RunData
@@ -25,16 +25,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What checks look at: a run, and every case of it with its name, as the page calls it."""
+    """What checks look at: a run, and every case of it with its name, as the page calls it; `names` by the case's text."""
 
     data: RunData
     rows: Sequence[tuple[str, Row]]
-    names: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, data: RunData, rows: Sequence[tuple[str, Row]]) -> Seen:
-        """The same, with the names by the case's text."""
-        return cls(data=data, rows=rows, names={row.result.axes.case_id: name for name, row in rows})
+    names: Mapping[str, str]
 
 
 def listed(titles: Sequence[str]) -> str:
