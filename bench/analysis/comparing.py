@@ -12,6 +12,8 @@ from bench.analysis.history import CaseRecord, RunRecord
 from bench.analysis.intervals import LEAST_RUNS, Interval, LogMean, pace_apart, ratio_at_equal_pace, ratio_to_runs
 from bench.analysis.verdicts import Verdict, inverse, verdict_of
 
+TELLS_NOTHING = 10**0.5 - 1
+"""Half-width of an interval that spans a factor of 10."""
 WIDE = 0.10
 """Half-width of an interval from which it is called wide."""
 
@@ -144,11 +146,12 @@ def _ratio(
     ratio = paced or ratio_to_runs(value, base)
     pace = pace_apart(head.readings, readings)
     blind = None if paced else why_blind or NO_PACE
+    taken_off = math.exp(value.mean - fmean(run.mean for run in base)) / ratio.value
     return CaseComparison(
         case_id=head.case_id, change="compared", base=math.exp(fmean(run.mean for run in base)),
         head=math.exp(value.mean), base_runs=len(base), base_launches=sum(run.count for run in base),
         head_launches=value.count, times_as_long=ratio, pace=pace,
-        doubts=(*_doubts(head, value, records, base, ratio), *_pace_doubts(pace, blind, len(base))),
+        doubts=(*_doubts(head, value, records, base, ratio), *_pace_doubts(pace, blind, taken_off, len(base))),
     )  # fmt: skip
 
 
@@ -180,7 +183,8 @@ def _doubts(
         few = "this run" if value.count < 2 else "the baseline"
         yield f"too few launches for an interval: {few} has 1; measure with --launches 6 or more"
     elif (half := math.sqrt(ratio.high / ratio.low) - 1) > WIDE:
-        yield f"wide interval: +-{half:.0%} over {value.count} launches; measure with more (--launches)"
+        text = f"+-{half:.0%}" if half <= TELLS_NOTHING else "beyond a factor of 10"
+        yield f"wide interval: {text} over {value.count} launches; measure with more (--launches 6, or 12)"
     rounds = [record.rounds for record in (head, *records) if record.rounds]
     if rounds and max(rounds) > 1.5 * min(rounds):
         yield (
@@ -192,15 +196,18 @@ def _doubts(
         yield f"samples per device differ: {_sizes(next(iter(split)))} before, {_sizes(head.chunk_sizes)} now"
 
 
-def _pace_doubts(pace: float | None, blind: str | None, runs: int) -> Iterator[str]:
-    """pace: the machine's, None where it was not taken; blind: why the ratio does not allow for it."""
+def _pace_doubts(pace: float | None, blind: str | None, taken_off: float, runs: int) -> Iterator[str]:
+    """pace: the machine's, None where it was not taken; blind: why the ratio does not allow for it; taken_off: by how
+    much that changed the ratio.
+    """
     if runs < LEAST_RUNS:
         what = "1 run" if runs == 1 else f"{runs} runs"
         rest = "beyond the machine's pace " if blind is None else ""
-        yield f"the baseline is {what}: what differs {rest}from run to run is not in the interval; compare with last:10"
+        yield f"the baseline is {what}: what differs {rest}from run to run is not in the interval; give 3 or more"
     if pace is not None and abs(pace - 1) > PACE_APART:
         moved = f"the machine was {abs(pace - 1):.0%} {'slower' if pace > 1 else 'faster'} now by its pace"
-        yield f"{moved}; the ratio allows for that" if blind is None else f"{moved}; not allowed for: {blind}"
+        allowed = f"that took {taken_off - 1:+.1%} off the ratio, whose interval covers all of it"
+        yield f"{moved}; {allowed}" if blind is None else f"{moved}; not allowed for: {blind}"
 
 
 def _sizes(chunks: Sequence[int]) -> str:

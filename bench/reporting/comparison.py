@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.analysis.checks import REASONS, Check, checks
-from bench.analysis.comparing import CaseComparison, Comparison, counted
+from bench.analysis.comparing import TELLS_NOTHING, CaseComparison, Comparison, counted
 from bench.analysis.environments import Difference, differences
 from bench.analysis.history import Baseline, RunRecord
 from bench.analysis.summary import summarise
@@ -105,12 +105,14 @@ def conclusion(judged: Judged) -> list[str]:
     if regressions:
         said.append(f"Regressions (slower by more than {100 * judged.limit:g} % with the whole interval, or broken):")
         said += [f"  {case.case_id}" for case in regressions]
-    else:
-        said.append(f"No regression: no case is slower by more than {100 * judged.limit:g} % with its whole interval.")
+    undecided = [case for case in found.compared if _undecided(case, judged.limit)]
+    if not regressions:
+        sure = f"no case is slower by more than {100 * judged.limit:g} % with its whole interval"
+        known = "No regression" if len(undecided) < len(found.compared) else "Nothing is decided"
+        said.append(f"{known}: {sure}.")
     gone = [case for case in found.cases if case.change == "gone"]
     if gone:
         said.append(f"Not judged: {len(gone)} cases of the baseline are not in this run.")
-    undecided = [case for case in found.compared if _undecided(case, judged.limit)]
     if undecided:
         said.append(f"Not decided for {len(undecided)} of {len(found.compared)} cases: {_more_launches(undecided)}")
     if found.shift is not None and abs(found.shift - 1) > judged.limit:
@@ -134,8 +136,11 @@ def _more_launches(cases: Sequence[CaseComparison]) -> str:
         for case in cases
         if case.times_as_long and case.times_as_long.low and case.times_as_long.high
     ]
-    wide = f"intervals up to +-{math.exp(max(widths)) - 1:.1%}; " if widths else ""
-    return f"{wide}measure with more --launches (four times as many halve an interval), or compare with last:10."
+    widest = math.exp(max(widths)) - 1 if widths else 0.0
+    if widest > TELLS_NOTHING:
+        return "intervals beyond a factor of 10; measure with --launches 6 or more."
+    wide = f"intervals up to +-{widest:.1%}; " if widths else ""
+    return f"{wide}measure with more --launches (four times as many halve an interval), or against 3 runs or more."
 
 
 def _told(judged: Judged, data: RunData) -> Iterator[tuple[str, list[str]]]:

@@ -25,7 +25,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What checks look at: a run, and every case of it with its name, as the page calls it; `names` by the case's text."""
+    """What checks look at: a run, and every case of it with its name on the page; `names` by the case's text."""
 
     data: RunData
     rows: Sequence[tuple[str, Row]]
