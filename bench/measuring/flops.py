@@ -155,5 +155,7 @@ def count_flops(launcher: Launcher, job: Job) -> FlopCount:
             session.replies()
             (reply,) = session.replies()
     except LaunchError as error:
+        if error.outcome.status == "timeout":
+            return FlopCount(unknown=f"the FLOPs of the model were not counted within {LIMIT_SECONDS:g} s")
         return FlopCount(unknown=f"the FLOPs of the model were not counted: {error}")
     return FlopCount(per_sample=reply["per_sample"], unknown=reply["unknown"])  # type: ignore[arg-type]

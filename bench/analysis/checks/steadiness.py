@@ -34,7 +34,7 @@ def of_launches(seen: Seen) -> Iterator[Check]:
     yield Check(
         title="Warm-up that did not become steady",
         seen=_named(seen, ((launch, launch.warmup_end) for launch in timed if launch.steady is False)),
-        remedy="end other work on the machine, or use --preset standard, which waits longer",
+        remedy="end other work on the machine; where steps are long, --preset standard waits longer",
     )
     yield Check(
         title="Measured rounds that still moved",
