@@ -107,6 +107,16 @@ def relative_half_width(values: Sequence[float]) -> float | None:
     return None if interval is None else (interval[1] - interval[0]) / 2 / median(values)
 
 
+def percentile_10(values: Sequence[float]) -> float:
+    """The 10th percentile by (n + 1) / 10 (type 6 of Hyndman and Fan, 1996); the smallest of fewer than 10 values."""
+    ordered = sorted(values)
+    place = (len(ordered) + 1) / 10
+    below = int(place)
+    if below < 1:
+        return ordered[0]
+    return ordered[below - 1] + (place - below) * (ordered[below] - ordered[below - 1])
+
+
 def percent_text(fraction: float) -> str:
     """A fraction as a percentage of two digits: 0.0083 is 0.83 %, 1.234 is 123 %."""
     percent = 100 * fraction

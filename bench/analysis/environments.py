@@ -96,7 +96,12 @@ def _asked(run: Run) -> Facts:
 
 def _runtime(run: Run) -> Facts:
     torch = {item.name: item.value for item in run.packages if item.name == "torch"}
-    return torch | {"CUDA": run.cuda_version, "NCCL": run.nccl_version, "driver": run.driver_version}
+    return torch | {
+        "CUDA": run.cuda_version,
+        "NCCL": run.nccl_version,
+        "driver": run.driver_version,
+        "host allocator": run.host_allocator,
+    }
 
 
 def _variables(run: Run) -> Facts:
@@ -155,8 +160,13 @@ def other_software(base: Run, head: Run) -> str | None:
         before, now = (_version_of(run, name) for run in (base, head))
         if before != now:
             return f"{name} is {now or 'not there'}, and was {before or 'not there'}"
+    if base.dpbench_version != head.dpbench_version:
+        return f"dpbench is {head.dpbench_version}, and was {base.dpbench_version}"
     if (base.cuda_version, base.driver_version) != (head.cuda_version, head.driver_version):
         return "CUDA or the driver is another"
+    if base.host_allocator != head.host_allocator:
+        now, before = (run.host_allocator or "what was not recorded" for run in (head, base))
+        return f"memory of the host comes from {now}, and came from {before}"
     return None if base.environment_variables == head.environment_variables else "environment variables differ"
 
 

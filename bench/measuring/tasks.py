@@ -23,6 +23,7 @@ from bench import levers, strategies, workloads
 from bench.errors import BenchError, RefusedError
 from bench.measuring.batches import StepBatch, make_batches
 from bench.measuring.control import Channel, Message, Plain
+from bench.measuring.host_memory import keep_freed_memory
 from bench.measuring.pace import pace_of
 from bench.measuring.place import Place, training_place
 from bench.measuring.step import Trainer, synchronize
@@ -53,6 +54,8 @@ class Job:
     """What an adapter made of that, so that no worker has to again."""
     looks: float = strategies.LOOKS
     """How many of the first steps the strategy's `loss_check` looks at."""
+    keeps_memory: bool = True
+    """Whether CPU workers keep what they free; False where a benchmark shows what that changes."""
 
     def workload(self) -> Workload:
         """The case's workload at its size."""
@@ -138,6 +141,8 @@ def measure(job: Job, channel: Channel) -> None:
     """Serve one timed launch: `round`, `pace`, `begin` and `traces` commands, in any order, then `finish`."""
     case = job.case
     channel.phase("build")
+    if case.device_type == "cpu" and job.keeps_memory:
+        keep_freed_memory()
     levers.set_float32_precision(case.precision)
     torch.backends.cudnn.benchmark = False
     workload, strategy = job.workload(), strategies.registry.get(case.strategy)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from bench.metrics.base import Value, metric
 from bench.schema import Metric, Trace
+from bench.series import percentile_10
 
 STEP_P10_SECONDS = Metric(
     name="step_p10_seconds",
@@ -25,13 +26,3 @@ def step_p10_seconds(trace: Trace) -> Iterable[Value]:
     """
     if trace.round_seconds:
         yield Value(value=percentile_10(trace.round_seconds) / trace.steps_per_round)
-
-
-def percentile_10(values: Sequence[float]) -> float:
-    """The 10th percentile by (n + 1) / 10 (type 6 of Hyndman and Fan, 1996); the smallest of fewer than 10 values."""
-    ordered = sorted(values)
-    place = (len(ordered) + 1) / 10
-    below = int(place)
-    if below < 1:
-        return ordered[0]
-    return ordered[below - 1] + (place - below) * (ordered[below] - ordered[below - 1])

@@ -23,7 +23,7 @@ PACKAGES = (
 )  # fmt: skip
 VARIABLES = (
     "CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "OMP_", "MKL_", "GLOO_", "KMP_", "CUBLAS",
-    "NVIDIA_TF32_OVERRIDE",
+    "NVIDIA_TF32_OVERRIDE", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD",
 )  # fmt: skip
 
 
@@ -36,6 +36,7 @@ def describe_run(
     command_line: str,
     devices: tuple[Device, ...],
     topology: str | None = None,
+    host_allocator: str | None = None,
     started_at: datetime | None = None,
     cuda_version: str | None = None,
     driver_version: str | None = None,
@@ -57,6 +58,7 @@ def describe_run(
         cpu_name=cpu,
         cpu_cores=cores,
         host_memory_bytes=memory,
+        host_allocator=host_allocator,
         hostname=socket.gethostname(),
         os_name=f"{_distribution()}, {platform.system()} {platform.release()} {platform.machine()}",
         python_version=f"{platform.python_implementation()} {platform.python_version()}",
@@ -112,7 +114,7 @@ def package_versions(names: Sequence[str]) -> tuple[NameValue, ...]:
 
 
 def training_variables(environment: Mapping[str, str]) -> tuple[NameValue, ...]:
-    """The variables that change how torch, CUDA, NCCL, gloo or OpenMP work, sorted. No other is ever stored."""
+    """The variables that change how torch, CUDA, NCCL, gloo, OpenMP or malloc work, sorted. No other is ever stored."""
     names = sorted(name for name in environment if name.startswith(VARIABLES))
     return tuple(NameValue(name=name, value=environment[name]) for name in names)
 

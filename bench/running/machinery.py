@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 
 from bench import strategies, workloads
 from bench.host import cpu_cores
+from bench.measuring.host_memory import allocator_text
 from bench.measuring.launcher import Launcher
 from bench.measuring.machine import Machine, find_machine
 from bench.planning.arguments import arguments, resolved
@@ -74,6 +75,7 @@ def describe_machine(machine: Machine, ordinals: Iterable[int], *, run_id: str, 
         command_line="",
         devices=tuple(machine.devices[ordinal] for ordinal in used),
         topology=machine.topology(used),
+        host_allocator=allocator_text(machine.device_type),
         cuda_version=machine.cuda_version,
         driver_version=machine.driver_version,
         nccl_version=".".join(map(str, machine.nccl_version)) if machine.nccl_version else None,

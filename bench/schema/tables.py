@@ -75,6 +75,9 @@ class Run:
     cpu_name: str = column("processor model")
     cpu_cores: int = column("cores this process may use, container limits included", unit="cores")
     host_memory_bytes: int = column("memory of the host or container", unit="bytes")
+    host_allocator: str | None = column(
+        "how workers take memory of the host, e.g. glibc 2.36, freed memory kept; null in older runs", default=None
+    )
     hostname: str = column("name of the host")
     os_name: str = column("operating system and kernel")
     python_version: str = column("Python version")

@@ -22,7 +22,7 @@ from bench.analysis.intervals import (
     ratio_interval,
     ratio_to_runs,
 )
-from bench.metrics.step_p10_seconds import percentile_10
+from bench.series import percentile_10
 from tests.recording.made_up import made_run
 
 ROUNDS, OF_ROUNDS, OF_LAUNCHES, OF_RUNS = 10, 0.07, 0.05, 0.02

@@ -148,3 +148,9 @@ def test_software_that_the_pace_is_taken_with() -> None:
     assert other_software(base, newer) == "torch is 2.15.0, and was 2.14.1"
     assert other_software(base, made_run(driver_version="999")) == "CUDA or the driver is another"
     assert other_software(base, made_run(environment_variables=())) == "environment variables differ"
+    assert other_software(base, made_run(dpbench_version="0.2")) == "dpbench is 0.2, and was 0.1"
+    kept = made_run(host_allocator="glibc 2.36, freed memory kept")
+    assert other_software(base, kept) == (
+        "memory of the host comes from glibc 2.36, freed memory kept, and came from what was not recorded"
+    )
+    assert named(base, kept) == ["host allocator"]

@@ -59,3 +59,11 @@ def test_false_alarms_are_judged_again_from_the_kept_launches() -> None:
     told = (ROOT / "docs" / "evidence" / "false_alarms.md").read_text()
     (alarms, of) = re.findall(r"  compare\n    identical code +[\d.]+ % \([^)]*\), (\d+) of (\d+)", output)[0]
     assert f"{alarms} of {of}" in told, "the table tells what the script prints"
+
+
+@pytest.mark.slow
+def test_kept_memory_prints_a_ratio_with_its_interval() -> None:
+    output = printed("kept_memory", "--turns", "2", "--cases", "mnist_cnn:single")
+    print(output)
+    ((ratio, low, high),) = re.findall(r"ratio +([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", output)
+    assert float(low) < float(ratio) < float(high)
