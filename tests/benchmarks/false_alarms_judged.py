@@ -23,13 +23,15 @@ from pytest_benchmark.utils import parse_compare_fail
 from bench.analysis.comparing import compare
 from bench.analysis.history import CaseRecord, RunRecord
 from bench.analysis.intervals import Reading, log_mean, ratio_in_turns
-from bench.metrics.step_p10_seconds import percentile_10
+from bench.series import percentile_10
 from tests.recording.made_up import made_run
 
 LIMIT, WINDOW = 0.03, 10
-TWIN, SLOWED, SHARES = "ddp-b16 again", "ddp-b16", (0.03, 0.05, 0.10)
-IDENTICAL = {"single-b16": ("single", 16), SLOWED: ("ddp", 16), TWIN: ("ddp", 16), "ddp-b32": ("ddp", 32),
-             "fsdp-b16": ("fsdp", 16)}  # fmt: skip
+SLOWED, SHARES = ("single-b16", "ddp-b16"), (0.03, 0.05, 0.10)
+TWINS = {name: f"{name} again" for name in SLOWED}
+STRATEGIES = {"single-b16": "single", "ddp-b16": "ddp", "fsdp-b16": "fsdp"}
+IDENTICAL = STRATEGIES | {twin: STRATEGIES[name] for name, twin in TWINS.items()}
+"""The strategy of each case of identical code, all at a global batch of 16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +50,8 @@ Rule: TypeAlias = Callable[[Run, Sequence[Run]], "set[str]"]
 """Which cases of a run are called slower than those of earlier ones, the newest of them first."""
 
 
-def slowed_name(share: float) -> str:
-    return f"{SLOWED}, {share:.0%} slower"
+def slowed_name(case: str, share: float) -> str:
+    return f"{case}, {share:.0%} slower"
 
 
 def read(file: Path) -> list[Launched]:
@@ -68,9 +70,9 @@ def runs_of(launched: Sequence[Launched], launches: int) -> list[Run]:
 
 
 def as_measured(run: Run, share: float | None = None) -> Run:
-    """The five cases of a run; with a share the one that was slowed by so much in the place of its like."""
+    """The five cases of a run; with a share those that were slowed by so much in the place of their like."""
     cases = {name: run[name] for name in IDENTICAL}
-    return cases if share is None else {**cases, SLOWED: run[slowed_name(share)]}
+    return cases if share is None else cases | {name: run[slowed_name(name, share)] for name in SLOWED}
 
 
 def gate(value: Callable[[Sequence[float]], float], *, paced: bool = True, limit: float = LIMIT) -> Rule:
@@ -166,8 +168,10 @@ def _print_rules(pairs: Sequence[tuple[Run, list[Run]]]) -> None:
         alarms = sum(len(rule(as_measured(run), base)) for run, base in pairs)
         print(f"    identical code  {share_text(alarms, len(pairs) * len(IDENTICAL))}")
         for share in SHARES:
-            found = sum(SLOWED in rule(as_measured(run, share), base) for run, base in pairs)
-            print(f"    {share:4.0%} slower     {share_text(found, len(pairs))}")
+            called = [rule(as_measured(run, share), base) for run, base in pairs]
+            for case in SLOWED:
+                found = sum(case in slower for slower in called)
+                print(f"    {case}, {share:4.0%} slower  {share_text(found, len(pairs))}")
 
 
 def _print_paired(launched: Sequence[Launched], launch_counts: Sequence[int]) -> None:
@@ -176,9 +180,10 @@ def _print_paired(launched: Sequence[Launched], launch_counts: Sequence[int]) ->
     for launches in launch_counts:
         runs = runs_of(launched, launches)
         print(f"  {launches} launches a case")
-        for name in (TWIN, *(slowed_name(share) for share in SHARES)):
-            hits = sum(_slower_in_turns(run[name], run[SLOWED]) for run in runs)
-            print(f"    {'identical code' if name == TWIN else name:22s} {share_text(hits, len(runs))}")
+        for case, twin in TWINS.items():
+            for name in (twin, *(slowed_name(case, share) for share in SHARES)):
+                hits = sum(_slower_in_turns(run[name], run[case]) for run in runs)
+                print(f"    {name:24s} {share_text(hits, len(runs))}")
 
 
 def _slower_in_turns(case: Sequence[Launched], base: Sequence[Launched]) -> bool:
@@ -190,14 +195,20 @@ def _print_spread(launched: Sequence[Launched]) -> None:
     for case in IDENTICAL:
         of = [item for item in launched if item.case == case]
         within = fmean(_spread([math.log(step) for step in item.steps]) for item in of)
-        texts = [f"{case:13s} spread of rounds within a launch {within:.1%}"]
+        texts = [f"{case:16s} spread of rounds within a launch {within:.1%}"]
         for name, value in (("medians", median), ("10th percentiles", percentile_10)):
             texts.append(f"of launch {name} {_spread([math.log(value(item.steps)) for item in of]):.1%}")
-        print(", ".join(texts), f"of the machine's pace {_spread([math.log(item.pace) for item in of]):.1%}", sep=", ")
-    base = fmean(math.log(percentile_10(item.steps)) for item in launched if item.case == SLOWED)
-    for share in SHARES:
-        slow = fmean(math.log(percentile_10(item.steps)) for item in launched if item.case == slowed_name(share))
-        print(f"{slowed_name(share)}: measured over all launches {math.exp(slow - base) - 1:+.1%}")
+        texts.append(f"of the machine's pace {_spread([math.log(item.pace) for item in of]):.1%}")
+        paced = [math.log(percentile_10(item.steps) / item.pace) for item in of]
+        print(", ".join(texts), f"of launches at an equal pace {_spread(paced):.1%}", sep=", ")
+    for case in SLOWED:
+        base = _mean_log(launched, case)
+        for name in (TWINS[case], *(slowed_name(case, share) for share in SHARES)):
+            print(f"{name}: measured over all launches {math.exp(_mean_log(launched, name) - base) - 1:+.1%}")
+
+
+def _mean_log(launched: Sequence[Launched], case: str) -> float:
+    return fmean(math.log(percentile_10(item.steps)) for item in launched if item.case == case)
 
 
 def _spread(values: Sequence[float]) -> float:
