@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from bench.commands import compare, doctor, export, listing, report, reproduce
+from bench.commands import Commands, compare, doctor, export, listing, report, reproduce
 from bench.errors import BenchError
 
 EXIT_USAGE = 2
@@ -18,7 +18,7 @@ COMMANDS = (report, compare, export, reproduce, listing, doctor)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: its own, or 2 with the error on stderr."""
-    options = _parser().parse_args(arguments)
+    options = _parsed(arguments)
     command: Callable[[argparse.Namespace], int | None] = options.command
     try:
         status = command(options)
@@ -41,7 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status or 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of the command. What no command knows is told with the usage of the one that was named."""
+    parser, commands = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        commands.choices[options.name].error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options
+
+
+def _parser() -> tuple[argparse.ArgumentParser, Commands]:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="Which data-parallel strategy, for this model on this machine, and how sure are we?",
@@ -51,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="name", title="commands", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add(commands)
-    return parser
+    return parser, commands
 
 
 if __name__ == "__main__":

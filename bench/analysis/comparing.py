@@ -28,7 +28,8 @@ Change: TypeAlias = Literal["compared", "broken", "mended", "new", "gone", "not 
 class CaseComparison:
     """One case in both. `base`, `head`: the compared metric (s); None where a side has none.
 
-    change: `broken` ended ok in the base and does not now, `mended` the other way round.
+    change: `broken` ended ok in the base and does not now, or trained what one device trains and does not now;
+    `mended` did not end ok in the base and does now.
     times_as_long: `head` over `base` at an equal pace of the machine, above 1 is slower; pace: the machine's now
     over that before (s), None where it was not taken and not allowed for. doubts: each with its number and a remedy.
     """
@@ -126,6 +127,9 @@ def _compared(head: CaseRecord, before: Sequence[CaseRecord], why_blind: str | N
     if not alike:
         other = f"other data: {ok[0].data_source} before, {head.data_source} now"
         return CaseComparison(case_id=head.case_id, change="not compared", reason=other)
+    if head.parity.status == "missed" and any(record.parity.status == "ok" for record in alike):
+        missed = f"parity missed: {head.parity.reason} (before: ok); its speed is that of another training"
+        return CaseComparison(case_id=head.case_id, change="broken", base_runs=len(before), reason=missed)
     if not head.trusted:
         what = "emulated or oversubscribed: its speed means nothing"
         return CaseComparison(case_id=head.case_id, change="not compared", reason=what)

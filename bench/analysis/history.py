@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
-from bench.analysis.cases import case_results, worst
+from bench.analysis.cases import Parity, case_results, worst
 from bench.analysis.environments import why_not_comparable
 from bench.analysis.estimates import launch_values
 from bench.analysis.intervals import LogMean, Reading, log_mean_of
@@ -46,6 +46,8 @@ class CaseRecord:
     """Measured rounds a launch, the median."""
     readings: tuple[Reading, ...] = ()
     """The value of each launch with the machine's pace beside it; empty where they were not read."""
+    parity: Parity = field(default_factory=Parity)
+    """Whether it trains what one device trains; unknown where launches were not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +71,10 @@ def read_record(folder: Path, metric: str = COMPARED, run: Run | None = None) ->
 
 
 def with_readings(record: RunRecord, metric: str = COMPARED) -> RunRecord:
-    """The record with what each launch says, which a comparison with a single run needs."""
+    """The record with what each launch says, and each case's parity: what a comparison with few runs looks at."""
     data = read_run(record.folder)
     values = launch_values(data.samples, data.launches)
+    parities = {result.axes.case_id: result.parity for result in case_results(data)}
     cases = {}
     for case_id, case in record.cases.items():
         paces = {item.launch: item.value for item in values.get((case_id, PACE, None), ())}
@@ -80,7 +83,7 @@ def with_readings(record: RunRecord, metric: str = COMPARED) -> RunRecord:
             for item in values.get((case_id, metric, None), ())
             if item.value is not None and item.value > 0
         )
-        cases[case_id] = replace(case, readings=readings)
+        cases[case_id] = replace(case, readings=readings, parity=parities.get(case_id, case.parity))
     return replace(record, cases=cases)
 
 
@@ -146,7 +149,9 @@ def find_baseline(results: Path, name: str, head: RunRecord, metric: str = COMPA
     """
     if not name.strip():
         raise ResultsError("the baseline has no name; give a run id, latest, a folder, or last:10")
-    window, folder = _WINDOW.fullmatch(name), Path(name)
+    window, folder = _WINDOW.fullmatch(name.strip()), Path(name)
+    if window is None and name.strip().startswith("last:") and not folder.exists():
+        raise ResultsError(f"{name} is no window of runs; after last: comes their number, e.g. last:10")
     if window is not None:
         most = int(window[1] or DEFAULT_WINDOW)
         if most == 0:
@@ -158,7 +163,8 @@ def find_baseline(results: Path, name: str, head: RunRecord, metric: str = COMPA
         found, left_out = _comparable(folder, head, metric, None, earlier=False)
         words = f"the {_count(found)} in {folder}" if found else f"comparable runs in {folder}"
         return Baseline(runs=found, words=words, left_out=left_out)
-    return Baseline(runs=(read_record(find_run(results, name), metric),), words=f"run {name}")
+    found_run = find_run(results, name)
+    return Baseline(runs=(read_record(found_run, metric),), words=f"run {found_run.resolve().name}")
 
 
 def _count(found: Sequence[RunRecord]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.analysis.estimates import TOO_FEW
 from bench.analysis.intervals import Interval
-from bench.analysis.summary import Spread, surely_above
+from bench.analysis.spreads import Spread, surely_above
 from bench.analysis.wording import ends_text
 from bench.balance import Model
 

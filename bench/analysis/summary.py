@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 from bench.analysis.cases import FAILED, CaseResult, Parity, case_results
 from bench.analysis.estimates import launch_values
-from bench.analysis.intervals import Interval, ratio_in_turns
 from bench.analysis.plausibility import beyond_its_peak
-from bench.analysis.verdicts import Verdict, verdict_of
+from bench.analysis.spreads import Ratio, Spread, surely_above, versus
 from bench.recording.reader import RunData
 from bench.schema import Estimate, NameValue
 
@@ -31,37 +30,6 @@ PARITY_UNKNOWN = "parity unknown"
 IMPOSSIBLE = "impossible"
 """It reached more FLOP/s than its devices have."""
 MEMORY = {"cuda": "peak_allocated_bytes", "cpu": "host_peak_rss_bytes"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """An estimate, its 95 % interval (None: too few launches) and the value of every launch."""
-
-    value: float
-    low: float | None
-    high: float | None
-    launches: tuple[float, ...]
-
-    @property
-    def smallest(self) -> float:
-        return min(self.launches)
-
-    @property
-    def largest(self) -> float:
-        return max(self.launches)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """Throughput over that of a reference. `basis`: at equal batch, or per device where that was not measured."""
-
-    interval: Interval
-    basis: str
-    against: str
-
-    @property
-    def verdict(self) -> Verdict:
-        return verdict_of(self.interval)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,19 +86,6 @@ class WorkloadSummary:
         """Ranked rows that cannot be told from the fastest: the interval of the ratio holds 1, or there is none."""
         best, *others = self.ranked or (None,)
         return tuple(row for row in others if best and not surely_above(best.throughput, row.throughput))
-
-
-def versus(above: Spread | None, below: Spread | None) -> Interval | None:
-    """The ratio of two cases of a run, turn by turn, since their launches were interleaved; None without figures."""
-    if above is None or below is None or min(*above.launches, *below.launches) <= 0:
-        return None
-    return ratio_in_turns(above.launches, below.launches)
-
-
-def surely_above(best: Spread | None, other: Spread | None) -> bool:
-    """Whether the interval of the ratio of two rates lies above 1; False where there is none."""
-    ratio = versus(best, other)
-    return ratio is not None and ratio.low is not None and ratio.low > 1
 
 
 def summarise(data: RunData) -> tuple[WorkloadSummary, ...]:

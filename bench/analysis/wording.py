@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from bench.analysis.checks.base import listed
 from bench.analysis.estimates import TOO_FEW
 from bench.analysis.intervals import Interval
-from bench.analysis.summary import EMULATED, PARITY_UNKNOWN, Ratio, Row, WorkloadSummary, versus
+from bench.analysis.spreads import Ratio, versus
+from bench.analysis.summary import EMULATED, PARITY_UNKNOWN, Row, WorkloadSummary
 from bench.recording.reader import RunData
 
 
@@ -117,3 +118,8 @@ def cpu_share(data: RunData) -> str | None:
     share = f"{count} {'thread' if count == 1 else 'threads'} of {cores} {'core' if cores == 1 else 'cores'}"
     what = "single" if any(launch.strategy == "single" for launch in data.launches) else "a device"
     return f"On a CPU a device is a fixed share of the cores, the cores over the run's devices: {what} here is {share}."
+
+
+def one_line(text: str) -> str:
+    """Without line breaks and what would steer a terminal: reasons come from models."""
+    return "".join(char if char.isprintable() else " " for char in " ".join(text.split()))

@@ -12,6 +12,8 @@ EXIT_SLOWER = 10
 EXIT_NO_BASELINE = 11
 FORMATS = ("text", "json", "markdown")
 METRICS = ("step_p10_seconds", "step_seconds")
+MEASURE_MORE = "measure the same cases on this machine again (python -m bench reproduce RUN), and compare with that"
+OWN_KIND = "give a run of a machine like this one, or last:10, which takes only such runs"
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 DESCRIPTION = (
     "Compare one run with another or with a window of earlier ones, case by case: a ratio with its 95 % interval and a "
@@ -19,8 +21,9 @@ DESCRIPTION = (
     "memory are the same; versions, driver and commit are listed where they differ."
 )
 STATUSES = (
-    "exit status: 0, or 10 where a case is slower by more than the limit with the near end of its interval, or ended "
-    "ok before and fails now; 11 where there is no comparable baseline; 2 for a wrong command line or run"
+    "exit status: 0, or 10 where a case is slower by more than the limit with the near end of its interval, ended ok "
+    "before and fails now, or misses its parity now; 11 where there is no comparable baseline; 2 for a wrong command "
+    "line or run"
 )
 
 
@@ -39,7 +42,7 @@ def add(commands: Commands) -> None:
         "--fail-on-slower",
         metavar="PERCENT",
         default="3%",
-        help="the limit; the whole interval has to lie beyond it (default: 3%%)",
+        help="the limit, with its %% sign; the whole interval has to lie beyond it (default: 3%%)",
     )
     parser.add_argument("--format", choices=FORMATS, default="text", help="text (default), json, or markdown")
     parser.add_argument(
@@ -65,9 +68,9 @@ def run(options: argparse.Namespace) -> int:
     head = read_record(find_run(options.results, options.head), options.metric)
     baseline = find_baseline(options.results, options.base, head, options.metric)
     base, same = baseline.runs, is_same(head, baseline.runs)
-    refusal = None if base else f"there are no {baseline.words} with a case of this one"
+    refusal = None if base else f"there are no {baseline.words} with a case of this one; {MEASURE_MORE}"
     if len(base) == 1 and not same and (why := why_not_comparable(base[0].run, head.run)):
-        refusal = f"{baseline.words} is not comparable: {why}"
+        refusal = f"{baseline.words} is not comparable: {why}; {OWN_KIND}"
     if refusal is None and len(base) <= MOST_WITH_READINGS:
         head, *others = [with_readings(record, options.metric) for record in (head, *base)]
         base = tuple(others)

@@ -33,17 +33,18 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Write a run in the format of another tool, to stdout or a file whose path is printed. Needs no GPU and no torch.
 
-    The two formats for trackers hold the cases that ended ok, under their case ids; stderr names the others,
-    and whatever is to be known of the figures. csv and markdown hold every case with its status.
+    The two formats for trackers hold the cases that ended ok, under their case ids; stderr names the others, those
+    that are not ranked, and every reason to doubt figures. csv and markdown hold every case with its status.
     """
-    from bench.analysis.wording import banner
+    from bench.analysis.wording import banner, one_line
     from bench.recording.files import write_atomically
     from bench.recording.reader import find_run, read_run
     from bench.reporting.exporting import export
 
     data = read_run(find_run(options.results, options.run))
     made = export(data, options.format)
-    notes = [f"left out: {line}" for line in made.left_out] + [f"not ranked: {line}" for line in made.doubts]
+    told = {"left out": made.left_out, "not ranked": made.not_ranked, "doubt": made.doubts}
+    notes = [f"{word}: {one_line(line)}" for word, lines in told.items() for line in lines]
     if options.format != "markdown" and (notice := banner(data)):
         notes.insert(0, notice)
     for note in [*notes, *data.problems]:

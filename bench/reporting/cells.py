@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from bench.analysis.cases import Parity
 from bench.analysis.estimates import TOO_FEW
 from bench.analysis.intervals import Interval
-from bench.analysis.summary import EMULATED, SAME_PER_DEVICE, Ratio, Row, Spread, WorkloadSummary
+from bench.analysis.spreads import Ratio, Spread
+from bench.analysis.summary import EMULATED, SAME_PER_DEVICE, Row, WorkloadSummary
 from bench.analysis.wording import ends_text, is_wide
 from bench.reporting.units import Scale, scale_of
 

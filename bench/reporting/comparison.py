@@ -13,7 +13,7 @@ from bench.analysis.comparing import TELLS_NOTHING, CaseComparison, Comparison, 
 from bench.analysis.environments import Difference, differences
 from bench.analysis.history import Baseline, RunRecord
 from bench.analysis.summary import summarise
-from bench.analysis.wording import banner, ends_text
+from bench.analysis.wording import banner, ends_text, one_line
 from bench.recording.reader import RunData, read_run
 from bench.reporting.markdown import code, escaped, row
 from bench.reporting.units import Scale, scale_of
@@ -70,7 +70,7 @@ def _line(case: CaseComparison, scale: Scale, limit: float) -> Line:
     if (interval := case.times_as_long) is not None:
         ends = ends_text(interval.low, interval.high, case.head_launches, "{:.3f}".format)
         ratio = f"{interval.value:.3f} ({ends})"
-    word = case.verdict or _one_line(f"{case.change}: {case.reason}")
+    word = case.verdict or one_line(f"{case.change}: {case.reason}")
     return Line(
         case=case.case_id,
         before=NONE if case.base is None else scale.text(case.base),
@@ -79,11 +79,6 @@ def _line(case: CaseComparison, scale: Scale, limit: float) -> Line:
         verdict=f"REGRESSION, {'slower' if case.times_as_long else word}" if regression else word,
         regression=regression,
     )
-
-
-def _one_line(text: str) -> str:
-    """Without line breaks and what would steer a terminal: reasons come from models."""
-    return "".join(char if char.isprintable() else " " for char in " ".join(text.split()))
 
 
 def headline(judged: Judged) -> str:
@@ -144,7 +139,7 @@ def _more_launches(cases: Sequence[CaseComparison]) -> str:
 
 
 def _told(judged: Judged, data: RunData) -> Iterator[tuple[str, list[str]]]:
-    """The doubts about the comparison, and the checks of the judged run, each with what was seen."""
+    """The doubts about the comparison, the checks of the judged run and of the baseline, with what was seen."""
     if judged.baseline.left_out:
         yield "Left out of the baseline", list(judged.baseline.left_out)
     doubts: dict[str, list[str]] = {}
@@ -154,11 +149,21 @@ def _told(judged: Judged, data: RunData) -> Iterator[tuple[str, list[str]]]:
     if doubts:
         seen = [f"{_several(cases)}: {doubt}" for doubt, cases in doubts.items()]
         yield "Doubts about the comparison", seen
-    for check in _checks(data):
+    for title, check in [*((check.title, check) for check in _checks(data)), *_of_baseline(judged)]:
         shown = len(check.seen) if check.title in REASONS else MOST_CHECKED
         rest = [f"and {len(check.seen) - shown} more; the report lists all"] if len(check.seen) > shown else []
         remedy = [f"-> {check.remedy}"] if check.remedy else []
-        yield check.title, [*check.seen[:shown], *rest, *remedy]
+        yield title, [*check.seen[:shown], *rest, *remedy]
+
+
+def _of_baseline(judged: Judged) -> Iterator[tuple[str, Check]]:
+    """The checks of the newest run of the baseline; its cases without a figure stand in the table."""
+    if judged.found is None or judged.found.same_run:
+        return
+    newest = judged.baseline.runs[0]
+    for check in _checks(read_run(newest.folder)):
+        if check.title not in REASONS:
+            yield f"In the baseline ({newest.run.run_id}): {check.title}", check
 
 
 def _checks(data: RunData) -> tuple[Check, ...]:
@@ -189,7 +194,7 @@ def _text(judged: Judged, data: RunData) -> str:
         parts += ["", "The environments differ (the newest of the baseline -> now):"]
         parts += [f"  {_difference(item)}" for item in found]
     for title, seen in _told(judged, data):
-        parts += ["", f"! {title}", *(f"    {_one_line(item)}" for item in seen)]
+        parts += ["", f"! {title}", *(f"    {one_line(item)}" for item in seen)]
     return "\n".join(parts)
 
 
@@ -244,9 +249,14 @@ def _json(judged: Judged, data: RunData) -> str:
             {"name": item.name, "base": item.base, "head": item.head} for item in _differences(judged)
         ],
         "left_out": list(judged.baseline.left_out),
-        "checks": [{"title": check.title, "seen": list(check.seen), "remedy": check.remedy} for check in _checks(data)],
+        "checks": [_as_json(check.title, check) for check in _checks(data)],
+        "baseline_checks": [_as_json(title, check) for title, check in _of_baseline(judged)],
     }
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _as_json(title: str, check: Check) -> dict[str, object]:
+    return {"title": title, "seen": list(check.seen), "remedy": check.remedy}
 
 
 def _case(case: CaseComparison, limit: float) -> dict[str, object]:

@@ -10,7 +10,8 @@ from statistics import fmean
 import pandas as pd
 from markupsafe import Markup
 
-from bench.analysis.summary import MEMORY, PARITY_UNKNOWN, Row, Spread, WorkloadSummary
+from bench.analysis.spreads import Spread
+from bench.analysis.summary import MEMORY, PARITY_UNKNOWN, Row, WorkloadSummary
 from bench.analysis.timelines import POINTS, Panel, panels
 from bench.analysis.wording import verdict
 from bench.reporting.cells import Line, lines

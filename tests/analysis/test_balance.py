@@ -11,7 +11,7 @@ import pytest
 from bench.analysis.balance import BalanceSummary, balance_summaries, imbalance, more_batches
 from bench.analysis.intervals import Interval
 from bench.analysis.shares import Memory, ShareRow, sentences
-from bench.analysis.summary import Spread
+from bench.analysis.spreads import Spread
 from bench.recording.reader import RunData, read_run
 from bench.recording.writer import RunWriter
 from bench.schema import Device

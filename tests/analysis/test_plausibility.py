@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bench.analysis.cases import CaseResult
+from bench.analysis.checks import checks
 from bench.analysis.plausibility import impossible
+from bench.analysis.summary import summarise
+from bench.recording.reader import read_run
+from bench.recording.writer import RunWriter
 from bench.schema import Estimate
-from tests.recording.made_up import made_case, made_launch
+from tests.recording.made_up import METRICS, made_case, made_launch, made_run, sample, timed
 
 Figures = dict[str, tuple[float, float | None]]
 
@@ -56,3 +62,14 @@ def test_a_device_that_is_listed_twice_is_one_device() -> None:
 def test_without_its_parts_the_share_stands_alone() -> None:
     (line,) = impossible([result({"model_flops_utilization": (1.5, None)})])
     assert line.startswith("resnet50-ddp-2x-b128-bf16: 150 % of the published peak: impossible")
+
+
+def test_flops_that_could_not_be_counted_are_a_check_of_their_own(tmp_path: Path) -> None:
+    case = made_case("ddp", 2, 64)
+    writer = RunWriter(tmp_path, made_run(), METRICS)
+    launch = made_launch(case, 0, 0)
+    uncounted = sample(launch, "model_flops_per_step", None, note="planted: it took too long")
+    writer.add(launch, [*timed(launch, 100.0), uncounted])
+    data = read_run(writer.folder)
+    (check,) = [check for check in checks(data, summarise(data)) if check.title.startswith("FLOPs not counted")]
+    assert check.seen == ("resnet50: ddp: planted: it took too long",)

@@ -12,14 +12,17 @@ from bench.analysis.checks import Check, checks
 from bench.analysis.summary import summarise
 from bench.recording.reader import read_run
 from bench.recording.writer import RunWriter
+from bench.schema import Run
 from tests.recording.made_up import METRICS, made_case, made_launch, made_run, sample
 
 QUIET = [0.1, 0.1001, 0.0999, 0.1002, 0.1, 0.0998, 0.1001, 0.1]
 
 
-def found(results: Path, launches: Sequence[Sequence[float]], **changes: Any) -> dict[str, Check]:
+def found(
+    results: Path, launches: Sequence[Sequence[float]], *, run: Run | None = None, **changes: Any
+) -> dict[str, Check]:
     """Checks of one case: for each launch the seconds of its rounds."""
-    writer = RunWriter(results, made_run(), METRICS)
+    writer = RunWriter(results, run or made_run(), METRICS)
     for index, rounds in enumerate(launches):
         launch = made_launch(made_case("single", 1, 64), index, index, rounds=len(rounds), **changes)
         rows = [sample(launch, "step_seconds", value, round_index=at) for at, value in enumerate(rounds)]
@@ -69,6 +72,18 @@ def test_each_doubt_has_its_number(
     tmp_path: Path, title: str, launches: Sequence[Sequence[float]], changes: dict[str, Any], line: str
 ) -> None:
     assert seen(tmp_path, title, launches, **changes) == line
+
+
+def test_a_target_that_was_asked_for_and_not_reached(tmp_path: Path) -> None:
+    spent = "budget of 30 rounds spent at 4.2 % after 30 rounds (target 1 %)"
+    run = made_run(arguments=("scenarios/test_mnist_cnn.py", "--interval-target=1%"))
+    line = seen(tmp_path / "asked", "The target of", [QUIET] * 3, run=run, rounds_end=spent)
+    assert line == f"{NAME}, launches 0, 1, 2; launch 0: {spent}"
+    assert not [t for t in found(tmp_path / "not asked", [QUIET] * 3, rounds_end=spent) if t.startswith("The target")]
+
+
+def test_one_round_is_one_round(tmp_path: Path) -> None:
+    assert seen(tmp_path, "Fewer than 5 rounds", [QUIET[:1]] * 3).endswith("launch 0: 1 round")
 
 
 def test_one_launch_that_moves_may_do_so_by_chance(tmp_path: Path) -> None:

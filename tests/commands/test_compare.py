@@ -124,7 +124,7 @@ def test_json_holds_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert 1.03 < ddp["low"] < ddp["times_as_long"] < ddp["high"] < 1.2
     assert ddp["head_seconds"] / ddp["base_seconds"] == pytest.approx(ddp["times_as_long"])
     assert {"name": "torch", "base": "2.14.1", "head": "2.15.0"} in found["environment_differences"]
-    assert {"title", "seen", "remedy"} == set(found["checks"][0])
+    assert {"title", "seen", "remedy"} == set(found["checks"][0]) == set(found["baseline_checks"][0])
 
 
 def test_markdown_takes_names_literally(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,6 +159,50 @@ def test_an_unknown_run_is_an_error_that_lists_what_there_is(
     name = night(tmp_path, 0)
     status, text = compare(capsys, tmp_path, "nonsense", name)
     assert status == 2 and "no run 'nonsense'" in text and name in text
+
+
+def test_a_window_without_a_number_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = night(tmp_path, 0)
+    for window in ("last:x", "last:", "last:-1"):
+        status, text = compare(capsys, tmp_path, window, name)
+        assert status == 2 and f"{window} is no window of runs" in text and "last:10" in text
+
+
+def test_latest_is_told_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = night(tmp_path, 0)
+    assert compare(capsys, tmp_path, "latest", "latest")[1].splitlines()[0] == f"{name} against run {name}"
+
+
+def test_a_parity_that_is_missed_now_is_a_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = [(CASES[1], [1000.0, 1001.0, 999.0], [])]
+    parity_case = replace(CASES[1], precision="fp32")
+    for name, error in (("good", 2e-7), ("bad", 0.9), ("worse", 0.9)):
+        write_run(tmp_path, plan, run=made_run(run_id=name), parity=[(parity_case, error)])
+    status, text = compare(capsys, tmp_path, "good", "bad")
+    assert status == 10 and "REGRESSION, broken: parity missed: parity error 9.0e-01" in text
+    assert compare(capsys, tmp_path, "bad", "good")[0] == 0
+    assert compare(capsys, tmp_path, "bad", "worse")[0] == 0, "it was so before"
+
+
+def test_doubts_about_the_baseline_are_told_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, head = night(tmp_path, 0, launches=2), night(tmp_path, 1)
+    _, text = compare(capsys, tmp_path, base, head)
+    assert f"! In the baseline ({base}): Too few launches for a useful interval" in text
+    assert "! Too few launches" not in text and "In the baseline" not in compare(capsys, tmp_path, head, head)[1]
+
+
+def test_a_refusal_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other, head = night(tmp_path, 0, fingerprint="feedfacefeedface"), night(tmp_path, 1)
+    assert "give a run of a machine like this one" in compare(capsys, tmp_path, other, head)[1]
+    assert "measure the same cases on this machine again" in compare(capsys, tmp_path, "last:10", head)[1]
+
+
+def test_an_unknown_option_is_told_with_the_commands_own_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        compare(capsys, tmp_path, "a", "b", "--fail-on-slow-er", "3%")
+    assert "usage: python -m bench compare" in capsys.readouterr().err
 
 
 def test_cases_that_are_gone_and_other_data_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

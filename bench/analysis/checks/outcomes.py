@@ -70,6 +70,11 @@ def of_plausibility(seen: Seen) -> Iterator[Check]:
     yield Check(
         title="Impossible: beyond what the hardware can do", seen=impossible(row.result for _, row in seen.rows)
     )
+    counted = [(name, row.result.estimates.get(("model_flops_per_step", None))) for name, row in seen.rows]
+    yield Check(
+        title="FLOPs not counted, so that nobody can say whether the speed is possible",
+        seen=by_reason((name, found.note) for name, found in counted if found and found.value is None and found.note),
+    )
 
 
 def of_failures(seen: Seen) -> Iterator[Check]:

@@ -10,7 +10,8 @@ from statistics import fmean, median
 from bench.analysis.checks.base import Check, Seen, by_reason
 from bench.analysis.estimates import TOO_FEW
 from bench.analysis.intervals import t_quantile
-from bench.analysis.summary import STEP, Row, Spread
+from bench.analysis.spreads import Spread
+from bench.analysis.summary import STEP, Row
 from bench.schema import Launch
 from bench.series import drift
 
@@ -24,6 +25,8 @@ STALLED = 1.10
 """Mean over median of the rounds of a launch, from which a part of them took much longer."""
 MOST_RANKED = 300
 """Rounds of a launch that are looked at for a drift; of more, every second or third."""
+TARGET_OPTION = "--interval-target"
+"""Where nobody asked for a target, how wide the interval over launches is says more than a launch's own rounds."""
 STARVED = 0.85
 """Least share of its CPU threads that a worker which waits for nobody should get."""
 
@@ -41,11 +44,22 @@ def of_launches(seen: Seen) -> Iterator[Check]:
         seen=tuple(_moving(seen, timed)),
         remedy="a longer warm-up: --preset standard; or look for what grows or heats up: memory, caches, clocks",
     )
-    few = [(launch, f"{launch.rounds} rounds") for launch in timed if (launch.rounds or LEAST_ROUNDS) < LEAST_ROUNDS]
+    few = [
+        (launch, "1 round" if launch.rounds == 1 else f"{launch.rounds} rounds")
+        for launch in timed
+        if (launch.rounds or LEAST_ROUNDS) < LEAST_ROUNDS
+    ]
     yield Check(
         title=f"Fewer than {LEAST_ROUNDS} rounds in a launch",
         seen=_named(seen, few),
         remedy=f"leave out --rounds, or give at least {LEAST_ROUNDS}",
+    )
+    asked = any(word.startswith(TARGET_OPTION) for word in seen.data.run.arguments or ())
+    missed = [(launch, launch.rounds_end) for launch in timed if (launch.rounds_end or "").startswith("budget")]
+    yield Check(
+        title=f"The target of {TARGET_OPTION} was not reached",
+        seen=_named(seen, missed) if asked else (),
+        remedy="a wider target, or --preset standard, whose launches may last longer",
     )
     yield Check(
         title="Some rounds took much longer than most",

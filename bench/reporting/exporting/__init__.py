@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.analysis.checks import REASONS, Check, checks
 from bench.analysis.summary import Row, summarise
 from bench.errors import ResultsError
 from bench.recording.reader import RunData
@@ -23,10 +24,13 @@ TABLES: Mapping[str, Callable[[RunData], str]] = {"csv": csv_table.text, "markdo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The text in the wanted format; with a line each: what it leaves out and why, what it holds but is not ranked."""
+    """The text in the wanted format; with a line each: what it leaves out and why, what it holds but is not ranked, and
+    every reason to doubt figures that the text itself does not tell.
+    """
 
     text: str
     left_out: tuple[str, ...] = ()
+    not_ranked: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
 
@@ -35,7 +39,8 @@ def export(data: RunData, name: str) -> Exported:
 
     ResultsError where there is nothing to export: no timed case, or for a tracker none that ended ok.
     """
-    rows = [row for summary in summarise(data) for row in summary.rows]
+    summaries = summarise(data)
+    rows = [row for summary in summaries for row in summary.rows]
     if not rows:
         raise ResultsError(f"run {data.run.run_id} holds no timed case, so there is nothing to export")
     if name in TABLES:
@@ -47,8 +52,14 @@ def export(data: RunData, name: str) -> Exported:
             f"none of the {len(rows)} cases of run {data.run.run_id} has a figure for {name}, e.g. {left_out[0]}; "
             "--format markdown shows all with their status"
         )
-    doubts = tuple(f"{row.result.axes.case_id}: {row.excluded}" for row in kept if row.excluded)
-    return Exported(text=TRACKERS[name](kept), left_out=left_out, doubts=doubts)
+    not_ranked = tuple(f"{row.result.axes.case_id}: {row.excluded}" for row in kept if row.excluded)
+    doubts = tuple(_doubt(check) for check in checks(data, summaries) if check.title not in REASONS)
+    return Exported(text=TRACKERS[name](kept), left_out=left_out, not_ranked=not_ranked, doubts=doubts)
+
+
+def _doubt(check: Check) -> str:
+    rest = f" (and {len(check.seen) - 1} more)" if len(check.seen) > 1 else ""
+    return f"{check.title}: {check.seen[0]}{rest}"
 
 
 def _why_left_out(row: Row) -> str | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from bench.analysis.summary import Row, Spread
+from bench.analysis.spreads import Spread
+from bench.analysis.summary import Row
 
 NANOSECONDS = 1e9
 

@@ -10,7 +10,8 @@ import json
 from collections.abc import Sequence
 
 from bench.analysis.estimates import TOO_FEW
-from bench.analysis.summary import Row, Spread
+from bench.analysis.spreads import Spread
+from bench.analysis.summary import Row
 
 UNIT = "s/step"
 

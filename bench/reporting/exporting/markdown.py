@@ -36,8 +36,8 @@ def _workload(summary: WorkloadSummary, device_type: str) -> Iterator[str]:
     memory = "memory a device" if device_type == "cuda" else "process memory"
     yield f"### {escaped(summary.workload)}: {escaped(summary.size_text)}, {escaped(summary.data)} data"
     rows: list[Sequence[str]] = [
-        ("strategy", "devices", "batch", "samples/s (95 %)", "vs single (95 %)", memory, "status"),
-        ("---", "---:", "---:", "---:", "---:", "---:", "---"),
+        ("strategy", "devices", "batch", "samples/s (95 %)", "vs single (95 %)", memory, "parity", "status"),
+        ("---", "---:", "---:", "---:", "---:", "---:", "---:", "---"),
         *map(_cells, lines(summary)),
     ]
     yield "\n".join(row(cells) for cells in rows)
@@ -56,6 +56,7 @@ def _cells(line: Line) -> Sequence[str]:
         escaped(str(line.throughput)),
         escaped(_with_basis(line.versus_single)),
         escaped(str(line.memory)),
+        escaped(str(line.parity)),
         status,
     )
 
