@@ -14,6 +14,8 @@ from bench.schema import PARITY_LIMIT, Estimate, Launch
 
 FAILED = ("error", "timeout", "oom")
 WORST_FIRST = (*FAILED, "skipped")
+LOST = "lost"
+"""Of a parity whose launch ended ok, and whose value is not among what could be read."""
 UNDECIDED = ("lossy", "no verdict")
 """A parity sample whose note begins so has no verdict: the lever rounds on purpose, or the forward is random."""
 DOUBLE = "in float64"
@@ -26,8 +28,8 @@ UNTRAINED = re.compile(r"no gradient on one device either for \d+.*")
 class Parity:
     """Does the strategy train what one device trains?
 
-    status: `ok`, `missed`, `no verdict` (a lossy lever, a random forward), how its launch ended if not ok, None if
-    there was none.
+    status: `ok`, `missed`, `no verdict` (a lossy lever, a random forward), `lost`, how its launch ended if not ok, None
+    if there was none.
     `reduced_precision_error` is the error at the case's own precision, None where that is fp32 or unknown.
     double: the check was made in float64 (own models), not in fp32. untrained: which parameters get no gradient on
     one device either, None without any.
@@ -163,7 +165,9 @@ def _parity(timed: Launch, checked: _Checked) -> Parity:
     found = result.estimates.get(("parity_error", None))
     if result.status != "ok" and found is None:
         return Parity(status=result.status, reason=result.reason, reduced_precision_error=reduced)
-    error, note = (found.value, found.note or "") if found else (None, "the parity launch left no value")
+    if found is None:
+        return Parity(status=LOST, reason="its launch left no value", reduced_precision_error=reduced)
+    error, note = found.value, found.note or ""
     untrained = UNTRAINED.search(note)
     made = Parity(
         error=error,

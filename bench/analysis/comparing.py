@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal, TypeAlias
 
+from bench.analysis.cases import FAILED
 from bench.analysis.history import CaseRecord, RunRecord
 from bench.analysis.intervals import LEAST_RUNS, Interval, LogMean, pace_apart, ratio_at_equal_pace, ratio_to_runs
 from bench.analysis.verdicts import Verdict, inverse, verdict_of
@@ -28,8 +29,8 @@ Change: TypeAlias = Literal["compared", "broken", "mended", "new", "gone", "not 
 class CaseComparison:
     """One case in both. `base`, `head`: the compared metric (s); None where a side has none.
 
-    change: `broken` ended ok in the base and does not now, or trained what one device trains and does not now;
-    `mended` did not end ok in the base and does now.
+    change: `broken` ended ok in the base and does not now, or had parity and has it no more (missed, or its check
+    failed); `mended` the other way round.
     times_as_long: `head` over `base` at an equal pace of the machine, above 1 is slower; pace: the machine's now
     over that before (s), None where it was not taken and not allowed for. doubts: each with its number and a remedy.
     """
@@ -127,9 +128,9 @@ def _compared(head: CaseRecord, before: Sequence[CaseRecord], why_blind: str | N
     if not alike:
         other = f"other data: {ok[0].data_source} before, {head.data_source} now"
         return CaseComparison(case_id=head.case_id, change="not compared", reason=other)
-    if head.parity.status == "missed" and any(record.parity.status == "ok" for record in alike):
-        missed = f"parity missed: {head.parity.reason} (before: ok); its speed is that of another training"
-        return CaseComparison(case_id=head.case_id, change="broken", base_runs=len(before), reason=missed)
+    alike, change = _of_parity(head, alike)
+    if change is not None:
+        return change
     if not head.trusted:
         what = "emulated or oversubscribed: its speed means nothing"
         return CaseComparison(case_id=head.case_id, change="not compared", reason=what)
@@ -140,6 +141,26 @@ def _compared(head: CaseRecord, before: Sequence[CaseRecord], why_blind: str | N
             case_id=head.case_id, change="not compared", reason=f"{side} no figure of the compared metric"
         )
     return _ratio(head, head.value, [record for record, _ in known], [value for _, value in known], why_blind)
+
+
+def _of_parity(head: CaseRecord, before: Sequence[CaseRecord]) -> tuple[list[CaseRecord], CaseComparison | None]:
+    """The records that trained what `head` trains; a comparison where it no longer does, or none of them did.
+
+    before: the newest first. What another training took is no measure of how fast this one is.
+    """
+    known = next((record.parity.status for record in before if record.parity.status in ("ok", "missed")), None)
+    now, runs = head.parity, len(before)
+    if now.status in ("missed", *FAILED) and known == "ok":
+        said = "missed" if now.status == "missed" else f"check ended as {now.status}"
+        reason = f"parity {said}: {now.reason or 'no reason recorded'} (before: ok)"
+        return [], CaseComparison(case_id=head.case_id, change="broken", base_runs=runs, reason=reason)
+    if now.status != "ok":
+        return list(before), None
+    alike = [record for record in before if record.parity.status != "missed"]
+    if alike:
+        return alike, None
+    reason = "parity ok now, missed before"
+    return [], CaseComparison(case_id=head.case_id, change="mended", base_runs=runs, reason=reason)
 
 
 def _ratio(

@@ -151,7 +151,9 @@ def find_baseline(results: Path, name: str, head: RunRecord, metric: str = COMPA
         raise ResultsError("the baseline has no name; give a run id, latest, a folder, or last:10")
     window, folder = _WINDOW.fullmatch(name.strip()), Path(name)
     if window is None and name.strip().startswith("last:") and not folder.exists():
-        raise ResultsError(f"{name} is no window of runs; after last: comes their number, e.g. last:10")
+        raise ResultsError(
+            f"{name} is no window of runs; after last: comes their number, of at most 6 digits, e.g. last:10"
+        )
     if window is not None:
         most = int(window[1] or DEFAULT_WINDOW)
         if most == 0:

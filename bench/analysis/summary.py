@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench.analysis.cases import FAILED, CaseResult, Parity, case_results
+from bench.analysis.cases import FAILED, LOST, CaseResult, Parity, case_results
 from bench.analysis.estimates import launch_values
 from bench.analysis.plausibility import beyond_its_peak
 from bench.analysis.spreads import Ratio, Spread, surely_above, versus
@@ -206,7 +206,7 @@ def _excluded(result: CaseResult, throughput: Spread | None) -> str | None:
         return "oversubscribed"
     if result.parity.status == "missed":
         return "parity missed"
-    if result.parity.status in FAILED:
+    if result.parity.status in (*FAILED, LOST):
         return PARITY_UNKNOWN
     if beyond_its_peak(result):
         return IMPOSSIBLE

@@ -22,7 +22,7 @@ DESCRIPTION = (
 )
 STATUSES = (
     "exit status: 0, or 10 where a case is slower by more than the limit with the near end of its interval, ended ok "
-    "before and fails now, or misses its parity now; 11 where there is no comparable baseline; 2 for a wrong command "
+    "before and fails now, or lost its parity; 11 where there is no comparable baseline; 2 for a wrong command "
     "line or run"
 )
 
@@ -68,9 +68,9 @@ def run(options: argparse.Namespace) -> int:
     head = read_record(find_run(options.results, options.head), options.metric)
     baseline = find_baseline(options.results, options.base, head, options.metric)
     base, same = baseline.runs, is_same(head, baseline.runs)
-    refusal = None if base else f"there are no {baseline.words} with a case of this one; {MEASURE_MORE}"
+    refusal = None if base else f"there are no {baseline.words} with a case of this one; {_remedy(options.metric)}"
     if len(base) == 1 and not same and (why := why_not_comparable(base[0].run, head.run)):
-        refusal = f"{baseline.words} is not comparable: {why}; {OWN_KIND}"
+        refusal = f"{baseline.words} is not comparable: {why}" + (f"; {OWN_KIND}" if head.run.fingerprint else "")
     if refusal is None and len(base) <= MOST_WITH_READINGS:
         head, *others = [with_readings(record, options.metric) for record in (head, *base)]
         base = tuple(others)
@@ -78,15 +78,19 @@ def run(options: argparse.Namespace) -> int:
     found = None if refusal else compare(head, base, why_blind=blind)
     regressions = found.regressions(limit) if found else ()
     if found and not found.compared and not regressions and not same:
-        refusal = "no case could be compared, for the reasons beside each"
-        if options.metric != METRICS[1]:
-            refusal += f"; older runs may have --metric {METRICS[1]}"
+        refusal = f"no case could be compared, for the reasons beside each; {_remedy(options.metric)}"
     status = EXIT_NO_BASELINE if refusal else EXIT_SLOWER if regressions else 0
     judged = Judged(
         head=head, baseline=baseline, found=found, metric=options.metric, limit=limit, refusal=refusal, status=status
     )
     print(as_text(judged, options.format))
     return status
+
+
+def _remedy(metric: str) -> str:
+    """What to do where there is nothing to compare with."""
+    older = f"; of older runs try --metric {METRICS[1]}" if metric != METRICS[1] else ""
+    return f"{MEASURE_MORE}{older}"
 
 
 def share(text: str) -> float:

@@ -47,7 +47,9 @@ def run(options: argparse.Namespace) -> None:
     notes = [f"{word}: {one_line(line)}" for word, lines in told.items() for line in lines]
     if options.format != "markdown" and (notice := banner(data)):
         notes.insert(0, notice)
-    for note in [*notes, *data.problems]:
+    # A tracker's doubts hold these already.
+    notes += [] if made.doubts else map(one_line, data.problems)
+    for note in notes:
         print(note, file=sys.stderr)
     if options.output is None:
         if isinstance(sys.stdout, io.TextIOWrapper):

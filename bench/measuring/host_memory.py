@@ -12,31 +12,39 @@ import os
 import platform
 from collections.abc import Mapping
 
-# malloc.h. An older glibc takes no mapping threshold above half a heap of its (HEAP_MAX_SIZE / 2).
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-EVER, HALF_A_HEAP = 2**31 - 1, 32 * 2**20
+# malloc.h: no trimming of the heap's end at any size, and no block that is mapped by itself.
+TRIM_NEVER, MAP_NONE = (-1, -1), (-4, 0)
 OWN_CHOICES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
     """Have malloc keep what this process frees; whether it does.
 
-    What the environment asks of malloc is left as it is, and so is another C library's.
+    Where the environment sets malloc, or brings a library that may, all is left as it is, and so is another C
+    library's.
+    Threads that take memory for themselves still give large blocks back: their heaps end at 64 MiB.
     """
     if not _ours(environment):
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    trims = bool(mallopt(M_TRIM_THRESHOLD, EVER))
-    return trims and any(mallopt(M_MMAP_THRESHOLD, size) for size in (EVER, HALF_A_HEAP))
+    return all([mallopt(*option) for option in (TRIM_NEVER, MAP_NONE)])
 
 
 def allocator_text(device_type: str, environment: Mapping[str, str] = os.environ) -> str:
     """How workers take memory of the host, e.g. `glibc 2.36, freed memory kept`."""
     library = " ".join(filter(None, platform.libc_ver())) or "the system's"
-    if any(name.startswith(OWN_CHOICES) for name in environment):
-        return f"{library}, set by environment variables"
+    if (names := _own_choices(environment)) and "LD_PRELOAD" in names:
+        return "as LD_PRELOAD may set it"
+    if names:
+        return f"{library}, as {names[0]} sets it"
     return f"{library}, freed memory kept" if device_type == "cpu" and _ours(environment) else library
 
 
 def _ours(environment: Mapping[str, str]) -> bool:
-    return platform.libc_ver()[0] == "glibc" and not any(name.startswith(OWN_CHOICES) for name in environment)
+    return platform.libc_ver()[0] == "glibc" and not _own_choices(environment)
+
+
+def _own_choices(environment: Mapping[str, str]) -> list[str]:
+    """Variables that set malloc, or may replace it; other tunables of glibc are none of that."""
+    found = sorted(name for name in environment if name.startswith(OWN_CHOICES))
+    return [name for name in found if name != "GLIBC_TUNABLES" or "glibc.malloc." in environment[name]]

@@ -163,7 +163,7 @@ def _of_baseline(judged: Judged) -> Iterator[tuple[str, Check]]:
     newest = judged.baseline.runs[0]
     for check in _checks(read_run(newest.folder)):
         if check.title not in REASONS:
-            yield f"In the baseline ({newest.run.run_id}): {check.title}", check
+            yield one_line(f"In the baseline ({newest.run.run_id or newest.folder.name}): {check.title}"), check
 
 
 def _checks(data: RunData) -> tuple[Check, ...]:

@@ -1,6 +1,6 @@
 """What it changes that CPU workers keep the memory they free (`bench.measuring.host_memory`).
 
-    python -m tests.benchmarks.kept_memory [--turns 8] [--cases mnist_cnn:single mnist_cnn:ddp ...]
+    python -m tests.benchmarks.kept_memory [--turns 6] [--cases mnist_cnn:single mnist_cnn:ddp ...]
 
 Turn by turn, alternating which comes first, each case is launched with freed memory kept and with malloc as it is
 without that: the quick size, synthetic data, two CPU workers. Printed for each case: the step both ways (10th
@@ -65,7 +65,7 @@ def take(launcher: Launcher, job: Job, into: Launches) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=8, metavar="N")
+    parser.add_argument("--turns", type=int, default=6, metavar="N")
     parser.add_argument("--cases", nargs="+", default=CASES, metavar="WORKLOAD:STRATEGY")
     options = parser.parse_args(arguments)
     launcher = Launcher(threads_per_worker=max(1, cpu_cores() // 2))

@@ -174,14 +174,28 @@ def test_latest_is_told_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_parity_that_is_missed_now_is_a_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = [(CASES[1], [1000.0, 1001.0, 999.0], [])]
     parity_case = replace(CASES[1], precision="fp32")
-    for name, error in (("good", 2e-7), ("bad", 0.9), ("worse", 0.9)):
-        write_run(tmp_path, plan, run=made_run(run_id=name), parity=[(parity_case, error)])
+    check = replace(parity_case, purpose="parity", global_batch_size=8)
+    crash = [(check, {"status": "error", "reason": "planted"})]
+    for name, rate, error in (
+        ("good", 1000, 2e-7),
+        ("bad", 1300, 0.9),
+        ("worse", 1300, 0.9),
+        ("unchecked", 1000, None),
+    ):
+        write_run(
+            tmp_path, [(CASES[1], [rate, rate + 1.0, rate - 1.0], [])], run=made_run(run_id=name),
+            parity=[(parity_case, error)] if error is not None else [],
+        )  # fmt: skip
+    write_run(tmp_path, [(CASES[1], [1000.0, 1001.0, 999.0], [])], run=made_run(run_id="crashed"), failed=crash)
     status, text = compare(capsys, tmp_path, "good", "bad")
     assert status == 10 and "REGRESSION, broken: parity missed: parity error 9.0e-01" in text
-    assert compare(capsys, tmp_path, "bad", "good")[0] == 0
+    status, text = compare(capsys, tmp_path, "good", "crashed")
+    assert status == 10 and "REGRESSION, broken: parity check ended as error: planted (before: ok)" in text
+    status, text = compare(capsys, tmp_path, "bad", "good")
+    assert status != 10 and "mended: parity ok now, missed before" in text, "slower, and right now"
     assert compare(capsys, tmp_path, "bad", "worse")[0] == 0, "it was so before"
+    assert compare(capsys, tmp_path, "good", "unchecked")[0] == 0, "nothing is known to be wrong"
 
 
 def test_doubts_about_the_baseline_are_told_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

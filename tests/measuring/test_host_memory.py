@@ -6,11 +6,18 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from bench.measuring import tasks
+from bench.measuring.control import Channel
 from bench.measuring.host_memory import OWN_CHOICES, allocator_text, keep_freed_memory
+from bench.measuring.machine import cpu_machine
+from bench.running.machinery import describe_machine
+from tests.measuring.support import make_case, make_job
 
 ROOT = Path(__file__).parents[2]
 # Page faults of taking, filling and freeing 64 MiB eight times, after two times that do not count.
@@ -28,16 +35,35 @@ for _ in range(8):
     take()
 print(kept, faults() - before)
 """
+# Address space (MiB) before, with, and after a block of 3 GiB that nobody writes to.
+LARGE = """
+import ctypes, resource
+from bench.measuring.host_memory import keep_freed_memory
+assert keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+def mebibytes():
+    return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() // 2**20
+before = mebibytes()
+block = libc.malloc(3 * 2**30)
+held = mebibytes()
+libc.free(block)
+print(before, held, mebibytes())
+"""
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc's malloc")
 
 
-def faults(**variables: str) -> tuple[str, int]:
+def printed(code: str, **variables: str) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(OWN_CHOICES)}
     done = subprocess.run(
-        [sys.executable, "-c", FAULTS], cwd=ROOT, env=environment | variables, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=ROOT, env=environment | variables, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    kept, count = done.stdout.split()
+    return done.stdout.split()
+
+
+def faults(**variables: str) -> tuple[str, int]:
+    kept, count = printed(FAULTS, **variables)
     return kept, int(count)
 
 
@@ -51,10 +77,55 @@ def test_what_is_freed_is_not_mapped_again() -> None:
 
 
 @glibc
-@pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD"])
-def test_what_the_environment_asks_for_stays(name: str) -> None:
-    assert not keep_freed_memory({name: "1"})
-    assert allocator_text("cpu", {name: "1"}).endswith(", set by environment variables")
+def test_large_blocks_stay_too() -> None:
+    before, held, after = map(int, printed(LARGE))
+    assert held >= before + 3 * 1024 and after >= held
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("device_type", "keeps", "called"), [("cpu", True, 1), ("cpu", False, 0), ("cuda", True, 0)])
+def test_a_cpu_launch_keeps_memory_before_it_builds(
+    monkeypatch: pytest.MonkeyPatch, device_type: str, keeps: bool, called: int
+) -> None:
+    calls: list[None] = []
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    monkeypatch.setattr(tasks, "keep_freed_memory", lambda: calls.append(None))
+    monkeypatch.setattr(tasks, "training_place", stop)
+    job = replace(make_job(make_case("single", device_type=device_type)), keeps_memory=keeps)
+    with pytest.raises(Stop):
+        tasks.measure(job, cast(Channel, Silent()))
+    assert len(calls) == called
+
+
+class Silent:
+    def phase(self, name: str) -> None:
+        """Nobody listens."""
+
+
+def test_the_row_of_a_run_says_how_memory_is_taken() -> None:
+    run = describe_machine(cpu_machine(), (0,), run_id="first", preset="quick", seed=0)
+    assert run.host_allocator == allocator_text("cpu")
+
+
+@glibc
+@pytest.mark.parametrize(
+    ("name", "value"), [("MALLOC_ARENA_MAX", "1"), ("GLIBC_TUNABLES", "glibc.malloc.arena_max=1"), ("LD_PRELOAD", "x")]
+)
+def test_what_the_environment_asks_for_stays(name: str, value: str) -> None:
+    assert not keep_freed_memory({name: value})
+    assert name in allocator_text("cpu", {name: value}) and "kept" not in allocator_text("cpu", {name: value})
+
+
+@glibc
+def test_tunables_that_are_not_mallocs_change_nothing() -> None:
+    tls = {"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=16384"}
+    assert allocator_text("cpu", tls) == allocator_text("cpu", {})
 
 
 @glibc

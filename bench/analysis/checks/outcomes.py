@@ -66,7 +66,7 @@ def of_training(seen: Seen) -> Iterator[Check]:
 
 
 def of_plausibility(seen: Seen) -> Iterator[Check]:
-    """Figures that cannot be true."""
+    """Figures that cannot be true, and those of which nobody can say."""
     yield Check(
         title="Impossible: beyond what the hardware can do", seen=impossible(row.result for _, row in seen.rows)
     )

@@ -58,8 +58,8 @@ def export(data: RunData, name: str) -> Exported:
 
 
 def _doubt(check: Check) -> str:
-    rest = f" (and {len(check.seen) - 1} more)" if len(check.seen) > 1 else ""
-    return f"{check.title}: {check.seen[0]}{rest}"
+    rest = f" (and {len(check.seen) - 1} more; the report lists all)" if len(check.seen) > 1 else ""
+    return f"{check.title}: {check.seen[0]}{rest}" + (f" -> {check.remedy}" if check.remedy else "")
 
 
 def _why_left_out(row: Row) -> str | None:
