@@ -2,7 +2,7 @@
 
 glibc's malloc gives a large block back to the kernel when it is freed, and the next step takes it again: every page is
 mapped and cleared anew (mallopt(3), M_MMAP_THRESHOLD and M_TRIM_THRESHOLD). How often that happens depends on where
-blocks happen to lie, and differs from one worker to the next: docs/evidence/kept_memory.md has what it costs.
+blocks happen to lie: docs/evidence/kept_memory.md has what it costs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
     """Have malloc keep what this process frees; whether it does.
 
     Where the environment sets malloc, or brings a library that may, all is left as it is, and so is another C
-    library's.
-    Threads that take memory for themselves still give large blocks back: their heaps end at 64 MiB.
+    library's. Threads that take memory for themselves still give large blocks back: their heaps end at 64 MiB.
     """
     if not _ours(environment):
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return all([mallopt(*option) for option in (TRIM_NEVER, MAP_NONE)])
+    return bool(mallopt(*TRIM_NEVER) and mallopt(*MAP_NONE))
 
 
 def allocator_text(device_type: str, environment: Mapping[str, str] = os.environ) -> str:

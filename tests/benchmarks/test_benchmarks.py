@@ -19,6 +19,13 @@ def printed(module: str, *options: str) -> str:
     return done.stdout
 
 
+def check_ratio(output: str) -> None:
+    """It holds one ratio inside its interval."""
+    print(output)
+    ((ratio, low, high),) = re.findall(r"ratio +([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", output)
+    assert float(low) < float(ratio) < float(high)
+
+
 @pytest.mark.slow
 def test_launch_overhead_prints_both_medians_and_their_ratio() -> None:
     output = printed("launch_overhead", "--launches", "5", "--torchrun", "2")
@@ -31,17 +38,13 @@ def test_launch_overhead_prints_both_medians_and_their_ratio() -> None:
 @pytest.mark.slow
 def test_harness_overhead_prints_a_ratio_with_its_interval() -> None:
     output = printed("harness_overhead", "--pairs", "10")
-    print(output)
-    ((ratio, low, high),) = re.findall(r"ratio +([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", output)
-    assert float(low) < float(ratio) < float(high)
+    check_ratio(output)
 
 
 @pytest.mark.slow
 def test_watcher_cost_prints_a_ratio_with_its_interval() -> None:
     output = printed("watcher_cost", "--pairs", "4", "--round-seconds", "0.3")
-    print(output)
-    ((ratio, low, high),) = re.findall(r"ratio +([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", output)
-    assert float(low) < float(ratio) < float(high)
+    check_ratio(output)
     (read,) = re.findall(r"read +([\d.]+) times a second", output)
     assert float(read) > 0  # the watched rounds were watched
 
@@ -64,6 +67,4 @@ def test_false_alarms_are_judged_again_from_the_kept_launches() -> None:
 @pytest.mark.slow
 def test_kept_memory_prints_a_ratio_with_its_interval() -> None:
     output = printed("kept_memory", "--turns", "2", "--cases", "mnist_cnn:single")
-    print(output)
-    ((ratio, low, high),) = re.findall(r"ratio +([\d.]+), 95 % interval ([\d.]+) to ([\d.]+)", output)
-    assert float(low) < float(ratio) < float(high)
+    check_ratio(output)
