@@ -148,15 +148,14 @@ def _of_parity(head: CaseRecord, before: Sequence[CaseRecord]) -> tuple[list[Cas
 
     before: the newest first. What another training took is no measure of how fast this one is.
     """
-    known = next((record.parity.status for record in before if record.parity.status in ("ok", "missed")), None)
     now, runs = head.parity, len(before)
-    if now.status in ("missed", *FAILED) and known == "ok":
+    if now.status in ("missed", *FAILED) and any(record.parity.status == "ok" for record in before):
         said = "missed" if now.status == "missed" else f"check ended as {now.status}"
         reason = f"parity {said}: {now.reason or 'no reason recorded'} (before: ok)"
         return [], CaseComparison(case_id=head.case_id, change="broken", base_runs=runs, reason=reason)
-    if now.status != "ok":
-        return list(before), None
     alike = [record for record in before if record.parity.status != "missed"]
+    if now.status == "missed" or (now.status != "ok" and not alike):
+        return list(before), None
     if alike:
         return alike, None
     reason = "parity ok now, missed before"

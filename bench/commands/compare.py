@@ -71,9 +71,15 @@ def run(options: argparse.Namespace) -> int:
     refusal = None if base else f"there are no {baseline.words} with a case of this one; {_remedy(options.metric)}"
     if len(base) == 1 and not same and (why := why_not_comparable(base[0].run, head.run)):
         refusal = f"{baseline.words} is not comparable: {why}" + (f"; {OWN_KIND}" if head.run.fingerprint else "")
-    if refusal is None and len(base) <= MOST_WITH_READINGS:
-        head, *others = [with_readings(record, options.metric) for record in (head, *base)]
-        base = tuple(others)
+    if not head.cases:
+        refusal = (
+            f"{options.head} holds no timed case that can be read; python -m bench report {options.head} says more"
+        )
+    if refusal is None:
+        few = len(base) <= MOST_WITH_READINGS
+        head = with_readings(head, options.metric)
+        # Of many runs the newest at least, for its parity.
+        base = tuple(with_readings(run, options.metric) if few or run is base[0] else run for run in base)
     blind = next((why for record in base if (why := other_software(record.run, head.run))), None)
     found = None if refusal else compare(head, base, why_blind=blind)
     regressions = found.regressions(limit) if found else ()

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 # malloc.h: no trimming of the heap's end at any size, and no block that is mapped by itself.
 TRIM_NEVER, MAP_NONE = (-1, -1), (-4, 0)
 OWN_CHOICES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
+"""Prefixes of what may set malloc; an empty value sets nothing."""
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
@@ -45,5 +46,5 @@ def _ours(environment: Mapping[str, str]) -> bool:
 
 def _own_choices(environment: Mapping[str, str]) -> list[str]:
     """Variables that set malloc, or may replace it; other tunables of glibc are none of that."""
-    found = sorted(name for name in environment if name.startswith(OWN_CHOICES))
+    found = sorted(name for name, value in environment.items() if value and name.startswith(OWN_CHOICES))
     return [name for name in found if name != "GLIBC_TUNABLES" or "glibc.malloc." in environment[name]]

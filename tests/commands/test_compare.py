@@ -198,6 +198,19 @@ def test_a_parity_that_is_missed_now_is_a_regression(tmp_path: Path, capsys: pyt
     assert compare(capsys, tmp_path, "good", "unchecked")[0] == 0, "nothing is known to be wrong"
 
 
+@pytest.mark.parametrize("nights", [3, 22])
+def test_a_lost_parity_is_seen_against_any_window(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], nights: int
+) -> None:
+    parity_case = replace(CASES[1], precision="fp32")
+    for number in range(nights + 2):
+        error = 2e-7 if number != nights + 1 else 0.9
+        run = made_run(run_id=f"n{number:02d}", started_at=START + timedelta(days=number))
+        write_run(tmp_path, [(CASES[1], [1000.0, 1001.0], [])], run=run, parity=[(parity_case, error)])
+    status, text = compare(capsys, tmp_path, f"last:{nights}", f"n{nights + 1:02d}")
+    assert status == 10 and "REGRESSION, broken: parity missed" in text
+
+
 def test_doubts_about_the_baseline_are_told_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, head = night(tmp_path, 0, launches=2), night(tmp_path, 1)
     _, text = compare(capsys, tmp_path, base, head)
