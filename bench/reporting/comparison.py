@@ -84,7 +84,9 @@ def _line(case: CaseComparison, scale: Scale, limit: float) -> Line:
 def headline(judged: Judged) -> str:
     """What was compared with what."""
     runs = [run.run.run_id or run.folder.name for run in judged.baseline.runs]
-    names = "" if len(runs) < 2 else f" ({runs[-1]} to {runs[0]})"
+    names = f" ({runs[-1]} to {runs[0]})" if len(runs) > 1 else ""
+    if len(runs) == 1 and runs[0] not in judged.baseline.words:
+        names = f" ({runs[0]})"
     return f"{judged.head.folder.resolve().name} against {judged.baseline.words}{names}"
 
 

@@ -254,7 +254,7 @@ def test_a_window_counts_runs_that_share_a_case(tmp_path: Path, capsys: pytest.C
         run = made_run(run_id=f"other{number}", started_at=START + timedelta(days=number))
         write_run(tmp_path, [(made_case("ddp", 2, 8, workload="bert_small"), [1.0, 1.1], [])], run=run)
     status, text = compare(capsys, tmp_path, "last:1", night(tmp_path, 3))
-    assert status == 0 and "against the last comparable run" in text
+    assert status == 0 and "against the last comparable run (night00)" in text
 
 
 def test_a_baseline_without_a_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
