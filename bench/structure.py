@@ -69,6 +69,19 @@ def with_tensors(structure: Any, tensors: Iterable[Any]) -> Any:
     return map_tensors(lambda _: next(replacements), structure)
 
 
+WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""What FSDP1 and activation checkpointing put between a module and its parent, in the paths of what is in it."""
+
+
+def own_name(path: str) -> str:
+    """The path of a parameter or module as the workload's model names it, without what is wrapped around its parts.
+
+    The empty text for the model itself. What strategies wrap holds the model as its `model`.
+    """
+    plain = ".".join(part for part in path.split(".") if part not in WRAPPERS)
+    return "" if plain == "model" else plain.removeprefix("model.")
+
+
 def is_compiled(module: nn.Module) -> bool:
     """Whether torch.compile has wrapped a module, or `module.compile()` was called."""
     return type(module).__name__ == "OptimizedModule" or compiles_its_hooks(module)

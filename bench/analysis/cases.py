@@ -155,11 +155,12 @@ def _training(launch: Launch) -> tuple[object, ...]:
 
 
 def _parity(timed: Launch, checked: _Checked) -> Parity:
-    reduced = None
-    if timed.precision != "fp32" and (own := checked.get((*_training(timed), timed.precision))):
+    reduced, own = None, checked.get((*_training(timed), timed.precision))
+    if timed.precision != "fp32" and own:
         found = own.of("parity_error")
         reduced = found.value if found else None
-    result = checked.get((*_training(timed), "fp32"))
+    # With an option that rounds, too, the check without loss is of another case: this one has no verdict.
+    result = checked.get((*_training(timed), "fp32")) or own
     if result is None:
         return Parity(reduced_precision_error=reduced)
     found = result.estimates.get(("parity_error", None))

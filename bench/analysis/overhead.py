@@ -22,7 +22,8 @@ BASE = "single"
 STRATEGY_OPTIONS = frozenset(
     {
         "gpu0_bsz", "loss_on", "bucket_cap_mb", "static_graph", "find_unused_parameters", "reshard_after_forward",
-        "reduce_unused_parameters", "sharding_strategy",
+        "reduce_unused_parameters", "sharding_strategy", "gradient_as_bucket_view", "comm_hook", "mixed_precision",
+        "cpu_offload", "prefetch", "shard_group",
     }
 )  # fmt: skip
 """Settings that belong to one strategy. Every other setting is a lever, which `single` must have too."""

@@ -17,7 +17,7 @@ from bench.analysis.spreads import Ratio, Spread, surely_above, versus
 from bench.recording.reader import RunData
 from bench.schema import Estimate, NameValue
 
-STRATEGY_ORDER = ("single", "dp", "balanced_dp", "ddp", "fsdp", "fsdp1")
+STRATEGY_ORDER = ("single", "dp", "balanced_dp", "ddp", "zero1", "fsdp", "fsdp1")
 THROUGHPUT = "samples_per_second"
 STEP = "step_seconds"
 SAME_BATCH = "same global batch"

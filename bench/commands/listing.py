@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from bench.commands import Commands, add_results
@@ -40,6 +40,10 @@ def _strategies(_: Path) -> Iterable[tuple[str, str]]:
             values = "|".join(option.values) or "|".join(["a whole number", *option.words])
             default = f" (default {option.default})" if option.default else ""
             yield f"  {item.name}:{option.name}", f"{values}: {option.meaning}{default}"
+            for kind, reason in option.not_on.items():
+                yield "    not with", f"{kind}: {reason}"
+            if option.lossy:
+                yield "    rounds", _rounding(option.values, option.lossy)
 
 
 def _workloads(_: Path) -> Iterable[tuple[str, str]]:
@@ -56,9 +60,24 @@ def _metrics(_: Path) -> Iterable[tuple[str, str]]:
 
 
 def _levers(_: Path) -> Iterable[tuple[str, str]]:
-    from bench.levers import LEVERS
+    from bench.levers import registry
 
-    return [(item.name, f"{'|'.join(item.values) or 'a whole number'}: {item.meaning}") for item in LEVERS]
+    for item in registry:
+        yield item.name, f"{'|'.join(item.values) or item.takes}: {item.meaning} (default {item.default})"
+        yield "  changes", item.changes
+        for reason, names in _grouped({**item.not_on, **item.not_with}):
+            yield "  not with", f"{', '.join(names)}: {reason}"
+        if item.lossy:
+            yield "  rounds", _rounding(item.values, item.lossy)
+
+
+def _grouped(reasons: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:
+    """Each reason with the names that it holds for."""
+    return [(each, [name for name, reason in reasons.items() if reason == each]) for each in {*reasons.values()}]
+
+
+def _rounding(values: Iterable[str], lossy: Collection[str]) -> str:
+    return f"{', '.join(value for value in values if value in lossy)}: no parity verdict"
 
 
 def _runs(results: Path) -> Iterable[tuple[str, str]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bench import levers
 from bench.errors import BenchError, RefusedError
+from bench.levers.data_placement import is_resident
 from bench.schema import Case
 from bench.strategies import Strategy
 from bench.structure import map_tensors, tensors_of
@@ -39,7 +41,8 @@ def make_batches(
         first = number * case.global_batch_size
         whole = [index % source.num_samples for index in range(first, first + case.global_batch_size)]
         parts = [whole[step * micro + start :][:size] for step in range(case.accumulation_steps)]
-        micro_batches = tuple(fetch(workload, dataset, part, pin=case.device_type == "cuda") for part in parts)
+        fetched = [levers.prepare_batch(case, fetch(workload, dataset, part)) for part in parts]
+        micro_batches = tuple(pinned(batch) if case.device_type == "cuda" else batch for batch in fetched)
         if strategy.scatters:
             for batch in micro_batches:
                 _refuse_unsplit(batch if strategy.loss_inside(case) else batch[:2], micro, strategy.name)
@@ -71,13 +74,28 @@ def _share(strategy: Strategy, case: Case, rank: int) -> tuple[int, int]:
     return [0, *accumulate(sizes)][rank], sizes[rank]
 
 
-def fetch(workload: Workload, dataset: Any, indices: Sequence[int], pin: bool) -> Batch:
+def fetch(workload: Workload, dataset: Any, indices: Sequence[int]) -> Batch:
     """These samples of the dataset as a batch in host memory."""
     fetch_many = getattr(dataset, "__getitems__", None)
-    batch = workload.collate(fetch_many(indices) if fetch_many else [dataset[index] for index in indices])
-    return map_tensors(Tensor.pin_memory, batch) if pin else batch
+    return workload.collate(fetch_many(indices) if fetch_many else [dataset[index] for index in indices])
 
 
-def to_device(structure: Any, device: torch.device) -> Any:
-    """A copy of every tensor on `device`, also where that is the host; without waiting if the memory is pinned."""
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True, copy=True), structure)
+def pinned(batch: Batch) -> Batch:
+    """The batch in memory that a GPU copies from by itself."""
+    made: Batch = map_tensors(Tensor.pin_memory, batch)
+    return made
+
+
+def to_device(structure: Any, device: torch.device, *, copy: bool = True) -> Any:
+    """Every tensor on `device`, without waiting if its memory is pinned. copy: also where it lies there already."""
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True, copy=copy), structure)
+
+
+def placed(case: Case, batches: Sequence[StepBatch], device: torch.device) -> list[StepBatch]:
+    """The batches where the case wants them: in host memory, or on `device`."""
+    if not is_resident(case):
+        return list(batches)
+    return [
+        replace(batch, micro_batches=tuple(to_device(part, device) for part in batch.micro_batches))
+        for batch in batches
+    ]

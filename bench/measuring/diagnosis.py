@@ -121,7 +121,7 @@ def _samples(job: Job, number: int, indices: Sequence[int]) -> dict[int, Any]:
     _stir(job, number)
     workload = job.workload()
     dataset = workload.dataset(job.source, job.seed)
-    return {index: fetch(workload, dataset, [index], pin=False) for index in indices}
+    return {index: fetch(workload, dataset, [index]) for index in indices}
 
 
 def _random_forward(alone: OneDevice) -> str | None:

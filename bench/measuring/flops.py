@@ -139,7 +139,7 @@ def count(job: Job, channel: Channel) -> None:
 
     def make_batch(samples: int) -> Batch:
         indices = [index % job.source.num_samples for index in range(samples)]
-        return fetch(workload, dataset, indices, pin=False)
+        return fetch(workload, dataset, indices)
 
     found = flops_of(workload, make_batch, job.seed)
     channel.reply({"per_sample": found.per_sample, "unknown": found.unknown})

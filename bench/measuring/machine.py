@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 
 from bench.errors import UnknownNameError, UsageError
 from bench.host import cpu_cores, cpu_name
+from bench.levers import Abilities
+from bench.measuring.compiling import cannot_compile
 from bench.measuring.control import Channel
 from bench.measuring.launcher import Launcher, LaunchError
 from bench.measuring.links import Link, links_of, topology_of
@@ -36,7 +38,7 @@ class Machine:
 
     device_type: DeviceType
     devices: tuple[Device, ...]
-    bf16: bool = True
+    abilities: Abilities = field(default_factory=Abilities)
     cuda_version: str | None = None
     nccl_version: tuple[int, ...] | None = None
     driver_version: str | None = None
@@ -57,6 +59,7 @@ class CudaView:
 
     devices: tuple[Device, ...] = ()
     bf16: bool = True
+    cannot_compile: str | None = None
     nccl_version: tuple[int, ...] | None = None
     problem: str | None = None
 
@@ -156,7 +159,8 @@ def _device(index: int) -> dict[str, Any]:
 def _versions() -> dict[str, Any]:
     available = torch.distributed.is_nccl_available()
     nccl = list(torch.cuda.nccl.version()) if available else None  # type: ignore[no-untyped-call]
-    return {"bf16": torch.cuda.is_bf16_supported(including_emulation=False), "nccl": nccl}
+    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return {"bf16": bf16, "nccl": nccl, "cannot_compile": cannot_compile("cuda")}
 
 
 def cuda_view(launcher: Launcher, nvml: NvmlView | None = None) -> CudaView:
@@ -179,6 +183,7 @@ def cuda_view(launcher: Launcher, nvml: NvmlView | None = None) -> CudaView:
     return CudaView(
         devices=tuple(Device(**device) for device in devices),
         bf16=bool(found["bf16"]),
+        cannot_compile=found["cannot_compile"],  # type: ignore[arg-type]
         nccl_version=tuple(nccl) if nccl else None,
     )
 
@@ -210,7 +215,7 @@ def _cuda_machine(cuda: CudaView, view: NvmlView) -> Machine:
     return Machine(
         device_type="cuda",
         devices=tuple(_described(device, found) for device, found in zip(cuda.devices, known, strict=True)),
-        bf16=cuda.bf16,
+        abilities=Abilities(bf16=cuda.bf16, cannot_compile=cuda.cannot_compile),
         cuda_version=torch.version.cuda,
         nccl_version=cuda.nccl_version,
         driver_version=view.driver_version,
@@ -260,4 +265,8 @@ def _unusable(view: NvmlView, problem: str | None) -> str:
 def cpu_machine() -> Machine:
     """Cores as devices."""
     name = cpu_name()
-    return Machine(device_type="cpu", devices=tuple(Device(index=index, name=name) for index in range(cpu_cores())))
+    return Machine(
+        device_type="cpu",
+        devices=tuple(Device(index=index, name=name) for index in range(cpu_cores())),
+        abilities=Abilities(cannot_compile=cannot_compile("cpu")),
+    )

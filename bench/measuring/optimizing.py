@@ -43,29 +43,52 @@ def number_of_hooks(wrapped: nn.Module) -> int:
     return sum(len(getattr(weight, kind, None) or ()) for weight in wrapped.parameters() for kind in kinds)
 
 
-def check_pieces(make: OptimizerFactory, device: torch.device, strategy: str) -> None:
+def check_pieces(make: OptimizerFactory, device: torch.device, strategy: str, *, whole: bool = False) -> None:
     """RefusedError where an optimizer moves parameters otherwise if two ranks have flattened halves of them.
 
+    whole: each rank has some of the parameters instead, whole ones.
     Nothing is said of one that cannot be made for made-up parameters, or that moves them otherwise each time.
     """
-    generator = torch.Generator().manual_seed(0)
-    start, *gradients = ([_drawn(shape, generator).to(device) for shape in SHAPES] for _ in range(STEPS + 1))
+    start, gradients = _made_up(device)
     try:
         moved, again = (_movement(make, start, gradients) for _ in range(2))
     except Exception:
         return
     if not _close(moved, again):
         return
+    of_rank = _some if whole else _half
     try:
-        halves = [_movement(make, _half(start, i), [_half(each, i) for each in gradients]) for i in range(2)]
-        pieces = [torch.cat([one, other]) for one, other in zip(*halves, strict=True)]
-        difference = None if _close(moved, pieces) else "moves these otherwise than the whole"
+        ranks = [_movement(make, of_rank(start, i), [of_rank(each, i) for each in gradients]) for i in range(2)]
+        pieces = [*ranks[0], *ranks[1]] if whole else [torch.cat(both) for both in zip(*ranks, strict=True)]
+        difference = None if _close(moved, pieces) else "moves these otherwise than all together"
     except Exception as error:
         difference = f"does not take these ({in_short(error)})"
+    if difference is not None and whole:
+        raise RefusedError(
+            f"{strategy} gives each rank's optimizer some of the parameters, and the workload's {difference}; use ddp, "
+            "or an optimizer that takes each parameter by itself"
+        )
     if difference is not None:
         raise RefusedError(
             f"{strategy} gives the optimizer a flattened piece of each parameter, and the workload's {difference}; use "
             "ddp, or an optimizer that takes each number by itself"
+        )
+
+
+def check_kernel(plain: OptimizerFactory, other: OptimizerFactory, device: torch.device) -> None:
+    """BenchError where `other`, the same optimizer by another kernel, moves parameters otherwise than `plain`.
+
+    The parity check does not show that either. Nothing is said of one that moves them otherwise each time.
+    """
+    if plain == other:
+        return
+    start, gradients = _made_up(device)
+    expected, again, moved = (_movement(make, start, gradients) for make in (plain, plain, other))
+    if _close(expected, again) and not _close(expected, moved):
+        difference = max(float((a - b).norm() / a.norm()) for a, b in zip(expected, moved, strict=True))
+        raise BenchError(
+            f"the optimizer's kernel moves parameters by {difference:.1e} otherwise than its default does in {STEPS} "
+            "steps; use optimizer_kernel=default"
         )
 
 
@@ -101,9 +124,20 @@ def _half(tensors: Sequence[Tensor], number: int) -> list[Tensor]:
     return [tensor.flatten().chunk(2)[number] for tensor in tensors]
 
 
+def _some(tensors: Sequence[Tensor], number: int) -> list[Tensor]:
+    return list(tensors[1:] if number else tensors[:1])
+
+
 def _close(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     """Whether two movements are the same but for rounding, for each parameter."""
     return all(float((a - b).norm()) <= SAME * float(a.norm()) for a, b in zip(one, other, strict=True))
+
+
+def _made_up(device: torch.device) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """Parameters, and a gradient of each for every step."""
+    generator = torch.Generator().manual_seed(0)
+    start, *gradients = ([_drawn(shape, generator).to(device) for shape in SHAPES] for _ in range(STEPS + 1))
+    return start, gradients
 
 
 def _drawn(shape: Sequence[int], generator: torch.Generator) -> Tensor:

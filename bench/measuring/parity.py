@@ -35,7 +35,7 @@ from bench.measuring.parity_steps import (
     train,
 )
 from bench.measuring.place import Place, own_devices, training_place
-from bench.measuring.tasks import Job
+from bench.measuring.tasks import Job, prepare_process
 from bench.measuring.trials import case_alone, refused_by_trial
 from bench.schema import PARITY_LIMIT, Case, Outcome, ParityTrace, Trace
 
@@ -56,13 +56,23 @@ def parity_case(case: Case) -> Case:
     return replace(case, global_batch_size=batch, purpose="parity")
 
 
+def is_lossy(case: Case) -> bool:
+    """A lever or an option of the case changes the arithmetic on purpose: its distance gets no verdict."""
+    return levers.is_lossy(case) or strategies.registry.get(case.strategy).is_lossy(case)
+
+
+def exact_case(case: Case) -> Case:
+    """The same without what is lossy: its training can be judged."""
+    return strategies.registry.get(case.strategy).without_loss(levers.without_loss(case))
+
+
 def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
     """Worker task: train the reference on rank 0 and the strategy on all, and reply with the distance.
 
     double: in float64, where `Way` says so.
     """
     channel.phase("build")
-    torch.backends.cudnn.benchmark = False
+    prepare_process(job)
     torch.backends.cudnn.deterministic = True
     case = job.case
     channel.reply({})
@@ -73,7 +83,7 @@ def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
     if channel.rank == 0:
         channel.phase("reference")
         # Without a process group: a model that communicates would wait for ranks that do not train.
-        way = choose_way(alone_job, alone, double=double and not levers.lossy(case))
+        way = choose_way(alone_job, alone, double=double and not is_lossy(case))
         reference = train(alone_job, alone, way, rank=0, reference=True)
         channel.store.set(WAY, json.dumps(asdict(way)))
     way = Way(**json.loads(channel.store.get(WAY)))
@@ -85,7 +95,7 @@ def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
     if reference is not None:
         compared = _compare(reference, trained.weights)
         met = compared["error"] <= PARITY_LIMIT and all(map(math.isfinite, reference.losses))  # type: ignore[operator]
-        if not levers.lossy(case) and not met:
+        if not is_lossy(case) and not met:
             channel.phase(CAUSE)
             compared = {**compared, **_cause(job, alone_job, alone, way, reference, trained.weights)}
     shares: Message = {"seen": list(trained.seen), "expected": list(trained.expected)}
@@ -190,7 +200,7 @@ def parity_of(launcher: Launcher, job: Job, world_size: int) -> LaunchResult:
 
 
 def _may_double(job: Job) -> bool:
-    return not levers.lossy(job.case) and job.workload().parity_learning_rate is None
+    return not is_lossy(job.case) and job.workload().parity_learning_rate is None
 
 
 def _launch(launcher: Launcher, task: Task, job: Job, world_size: int) -> LaunchResult:
@@ -207,7 +217,7 @@ def _launch(launcher: Launcher, task: Task, job: Job, world_size: int) -> Launch
         wrong.extend(wrong_shares(expected, seen))
         parity = ParityTrace(
             error=float(reply["error"]),  # type: ignore[arg-type]
-            lossy=levers.lossy(job.case),
+            lossy=is_lossy(job.case),
             double=bool(reply["double"]),
             unmoved_parameters=tuple(reply["unmoved_parameters"]),  # type: ignore[arg-type]
             unused_parameters=tuple(reply["unused_parameters"]),  # type: ignore[arg-type]

@@ -18,17 +18,19 @@ from torch import Tensor, nn
 
 from bench import levers, strategies
 from bench.errors import BenchError
-from bench.measuring.batches import StepBatch, make_batches, to_device
+from bench.measuring.batches import StepBatch, make_batches, placed, to_device
 from bench.measuring.place import Place
 from bench.measuring.step import Trainer
 from bench.measuring.tasks import Job
 from bench.schema import Case
-from bench.structure import map_tensors, samples_in
+from bench.structure import map_tensors, own_name, samples_in
 from bench.workloads import Batch
 
 STEPS = 3
 STEP_SHARE = {"float64": 1e-6, "float32": 1e-3}
 """Length of the first step against all weights, where the workload names no rate."""
+INIT_SCALE = 2.0**7
+"""Of the loss in fp16: a larger one may overflow in a first step, which is then left out."""
 NEARLY_ZERO, START_NOISE = 1e-3, 0.02
 """Root mean square of a parameter that holds gradients back, and of what it starts at in the check instead."""
 
@@ -146,7 +148,7 @@ def parity_batches(job: Job, way: Way, *, rank: int) -> list[StepBatch]:
 
 def parity_trainer(job: Job, place: Place, way: Way) -> Trainer:
     """A model to be trained by plain SGD."""
-    levers.set_float32_precision(job.case.precision)
+    levers.set_process(job.case)
     prepare = None
     if way.double:
         first, *_ = parity_batches(replace(job, case=reference_case(job.case)), way, rank=0)
@@ -161,12 +163,14 @@ def parity_trainer(job: Job, place: Place, way: Way) -> Trainer:
         train=False,
         prepare=prepare,
         seed=job.seed,
+        init_scale=INIT_SCALE,
     )
 
 
 def train(job: Job, place: Place, way: Way, *, rank: int, reference: bool) -> Trained:
     """Take the parity steps. Of the reference, the workload's weights are checked: they are the same for all."""
-    batches, trainer = parity_batches(job, way, rank=rank), parity_trainer(job, place, way)
+    trainer = parity_trainer(job, place, way)
+    batches = placed(job.case, parity_batches(job, way, rank=rank), place.devices[0])
     start = trainer.full_parameters() if reference else {}
     seen, losses, expected = trainer.observe(), [], []
     for batch in batches:
@@ -184,7 +188,7 @@ def train(job: Job, place: Place, way: Way, *, rank: int, reference: bool) -> Tr
         expected=expected,
         start=start,
         losses=losses,
-        without_gradient={name.removeprefix("model.") for name in left_out},
+        without_gradient={own_name(name) for name in left_out},
     )
 
 

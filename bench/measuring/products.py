@@ -28,7 +28,7 @@ BUDGET_SECONDS = {"cpu": 0.06, "cuda": 0.1}
 ROUND_SECONDS = 0.005
 """Least time of a round, long against a clock and a synchronisation."""
 MIN_ROUNDS = 3
-DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from bench import levers
 from bench.errors import BenchError, RefusedError
 from bench.levers import autocast
+from bench.levers.data_placement import is_resident
 from bench.measuring.batches import StepBatch, to_device
 from bench.measuring.building import blocks_of, built, seed_all
 from bench.measuring.control import may_be_refused
@@ -26,90 +28,27 @@ from bench.measuring.optimizing import (
     WORKS_IN_HOOKS,
     OptimizerFactory,
     check_closure,
+    check_kernel,
     check_pieces,
     number_of_hooks,
     refuse_optimizer,
 )
 from bench.measuring.place import without_group
+from bench.measuring.wrapped import PrecisionModule, checked_loss, terms_of
 from bench.schema import Case
 from bench.strategies import LOOKS, Context, LossCheck, StepLoss, Strategy
-from bench.structure import samples_in, tensors_of, with_tensors
+from bench.structure import own_name, samples_in
 from bench.workloads import Batch, Workload
 
 T = TypeVar("T")
 
 
-class PrecisionModule(nn.Module):
-    """What a strategy wraps: the model under its autocast, with the loss inside where asked for.
-
-    Returns the model's output, or, with the loss inside, a tensor of shape (1, 2) with
-    `loss_sum` and `weight`, so that DataParallel's gather gives one row per replica. `bare` is
-    for a strategy that follows the output: its tensors alone, see `whole_output`.
-    """
-
-    def __init__(self, model: nn.Module, workload: Workload, case: Case, loss_inside: bool, bare: bool = False) -> None:
-        super().__init__()
-        self.model = model
-        self._loss, self._name = workload.loss if loss_inside else None, workload.name
-        self.seen: list[int] | None = None
-        """Samples of every forward while it is a list, which replicas share; the parity check looks at it."""
-        self._bare, self._structure = bare, None
-        self._precision, self._device_type = case.precision, case.device_type
-
-    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any = None) -> Any:
-        if self.seen is not None:
-            self.seen.append(samples_in((args, kwargs)))
-        with autocast(self._precision, self._device_type):
-            output = self.model(*args, **kwargs)
-            if self._bare:
-                return self._tensors(output)
-            if self._loss is None:
-                return output
-            return _terms(*_checked_loss(self._loss(output, targets), self._name)).reshape(1, 2)
-
-    def _tensors(self, output: Any) -> tuple[Tensor, ...]:
-        """The tensors of an output alone: a wrapper would not find them in a dataclass."""
-        tensors = tuple(tensors_of(output))
-        if not tensors:
-            raise RefusedError(
-                f"this strategy must see the tensors of the model's output, and finds none in a "
-                f"{type(output).__name__}; return a tensor, or tensors in a tuple, list, dict or dataclass"
-            )
-        self._structure = output
-        return tensors
-
-    def whole_output(self, returned: Any) -> Any:
-        """The model's own output from what the wrapped module returned."""
-        if not self._bare:
-            return returned
-        structure, self._structure = self._structure, None  # it would keep the graph until the next step
-        return with_tensors(structure, returned)
-
-
-def _checked_loss(returned: Any, name: str) -> tuple[Tensor, Tensor | float]:
-    """What `loss` returned; BenchError where that is not as `Workload.loss` says."""
-    parts = returned if isinstance(returned, (tuple, list)) else (returned,)
-    if len(parts) != 2 or not isinstance(parts[0], Tensor) or parts[0].dim():
-        kinds = [f"a tensor of shape {tuple(p.shape)}" if isinstance(p, Tensor) else type(p).__name__ for p in parts]
-        raise BenchError(
-            f"loss() of workload {name} returns {' and '.join(kinds) or 'nothing'}; return two scalars, "
-            "(loss_sum, weight), the first as a tensor"
-        )
-    return parts[0], parts[1]
-
-
-def _terms(loss_sum: Tensor, weight: Tensor | float) -> Tensor:
-    """Loss sum and weight, which may be a plain number, as a tensor of shape (2,)."""
-    weight = weight.float() if isinstance(weight, Tensor) else loss_sum.new_tensor(weight, dtype=torch.float32)
-    return torch.stack([loss_sum.float(), weight])
-
-
 class Trainer:
     """A model, wrapped by a strategy, with its optimizer; `step` trains one global batch.
 
-    The order is fixed: build, move, `prepare` (what the parity check does to a new model), wrap, then
-    the optimizer. An optimizer built before
-    sharding, or a forward before it exists, would train nothing under `fully_shard`.
+    The order is fixed: build, move, `prepare` (what the parity check does to a new model), the levers that change the
+    model, wrap, then the optimizer. An optimizer built before sharding, or a forward before it exists, would train
+    nothing under `fully_shard`. init_scale: of the loss in fp16, for the GradScaler.
     """
 
     def __init__(
@@ -125,6 +64,7 @@ class Trainer:
         prepare: Callable[[nn.Module], None] | None = None,
         seed: int,
         looks: float = LOOKS,
+        init_scale: float = 2.0**16,
     ) -> None:
         seed_all(seed)
         model = built(workload)
@@ -132,21 +72,28 @@ class Trainer:
         model.train(train)
         if prepare is not None:
             prepare(model)
+        blocks = levers.prepare_model(case, model, blocks_of(workload, model))
         self.workload, self.strategy, self.case, self.devices = workload, strategy, case, devices
         self._loss_inside = strategy.loss_inside(case)
         bare = strategy.follows_output(case) and not self._loss_inside
         self._module = module = PrecisionModule(model, workload, case, self._loss_inside, bare)
         module.train(train)
-        blocks, shapes = blocks_of(workload, model), [weight.shape for weight in module.parameters()]
+        module.witnesses = levers.witnesses(case)
+        shapes = [weight.shape for weight in module.parameters()]
         self._context = Context(case=case, devices=devices, blocks=blocks, mesh=mesh)
         try:
             self.wrapped = strategy.wrap(module, self._context)
         except Exception as error:
             _say_refused(strategy, error, None)
             raise
-        self._make_optimizer, self.steps_taken = optimizer or workload.optimizer, 0
+        # The parity check's plain SGD stays as it is; the kernel of the workload's own is compared, see `_optimizer`.
+        self._make_optimizer = optimizer or levers.optimizer_factory(case, workload.optimizer)
+        self.steps_taken, self._copies = 0, not is_resident(case)
         self.optimizer = self._optimizer(flattened=shapes != [weight.shape for weight in self.wrapped.parameters()])
         self._loss_scale = strategy.loss_scale(case)
+        half = case.precision == "fp16"
+        self._scaler = strategy.grad_scaler(case.device_type, init_scale) if half else None
+        self._synchronises_each = case.setting("accumulation_sync") == "every"
         self._check: LossCheck | None = None
         self.look_again(looks)
 
@@ -172,21 +119,41 @@ class Trainer:
         total: Tensor | None = None
         last = len(batch.micro_batches) - 1
         for number, micro_batch in enumerate(batch.micro_batches):
-            with self.strategy.synchronising(self.wrapped, last=number == last):
+            with self.strategy.synchronising(self.wrapped, last=self._synchronises_each or number == last):
                 terms = self._forward(micro_batch, last=number == last)
-                (terms[0] * (self._loss_scale / batch.weight)).backward()  # type: ignore[no-untyped-call]
+                loss = terms[0] * (self._loss_scale / batch.weight)
+                (loss if self._scaler is None else self._scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
             total = terms.detach() if total is None else total + terms.detach()
-        self._with_optimizer(self.optimizer.step)
+        self._with_optimizer(self._update)
         self.steps_taken += 1
         assert total is not None
+        self._hear_witnesses()
         return total
+
+    def _update(self) -> None:
+        if self._scaler is None:
+            self.optimizer.step()
+        else:
+            self._scaler.step(self.optimizer)
+            self._scaler.update()
+
+    def _hear_witnesses(self) -> None:
+        """After the first step: RefusedError where a lever found nothing to act on."""
+        if self._module.witnesses:
+            reason = next((reason for witness in self._module.witnesses if (reason := witness.refusal())), None)
+            self._module.witnesses.clear()
+            if reason is not None:
+                raise RefusedError(reason)
 
     def _optimizer(self, *, flattened: bool) -> torch.optim.Optimizer:
         """A new one; RefusedError where the strategy's parameters do not suit it. flattened: they are pieces."""
-        if flattened:
-            check_pieces(self._make_optimizer, self.devices[0], self.strategy.name)
+        if flattened or self.strategy.splits_optimizer:
+            check_pieces(self._make_optimizer, self.devices[0], self.strategy.name, whole=not flattened)
+        check_kernel(
+            self.workload.optimizer, levers.optimizer_factory(self.case, self.workload.optimizer), self.devices[0]
+        )
         hooks = number_of_hooks(self.wrapped)
-        made = self._with_optimizer(lambda: self._make_optimizer(self.wrapped.parameters()))
+        made = self._with_optimizer(lambda: self.strategy.optimizer(self._make_optimizer, self.wrapped))
         check_closure(made)
         if number_of_hooks(self.wrapped) > hooks and self.case.num_devices > 1 and not self.strategy.hooks_see_averages:
             raise RefusedError(WORKS_IN_HOOKS.format(strategy=self.strategy.name))
@@ -213,23 +180,23 @@ class Trainer:
         """Loss sum and weight of a micro-batch as a tensor of shape (2,); `last` of those that are accumulated."""
         device, host = self.devices[0], self.strategy.scatters
         if self._loss_inside:
-            inside: Tensor = self.wrapped(*(batch if host else to_device(batch, device)))
+            inside: Tensor = self.wrapped(*(batch if host else to_device(batch, device, copy=self._copies)))
             return inside.sum(dim=0)
-        args, kwargs, targets = batch if host else to_device(batch, device)
+        args, kwargs, targets = batch if host else to_device(batch, device, copy=self._copies)
         if host:
-            targets = to_device(targets, device)
+            targets = to_device(targets, device, copy=self._copies)
         output = self._module.whole_output(self.wrapped(args, kwargs))
         with autocast(self.case.precision, self.case.device_type):
             loss_sum, weight = self._loss(output, targets, samples_in((args, kwargs)))
             if self._check is not None and torch.is_grad_enabled():
                 loss = self.workload.loss
                 self._check(StepLoss(output=output, targets=targets, loss_sum=loss_sum, loss=loss, last=last))
-        return _terms(loss_sum, weight)
+        return terms_of(loss_sum, weight)
 
     def _loss(self, output: Any, targets: Any, samples: int) -> tuple[Tensor, Tensor | float]:
         """The workload's; RefusedError where it fails because of how the strategy puts outputs together."""
         try:
-            loss_sum, weight = _checked_loss(self.workload.loss(output, targets), self.workload.name)
+            loss_sum, weight = checked_loss(self.workload.loss(output, targets), self.workload.name)
         except Exception as error:
             reason = self.strategy.loss_refusal(output, samples, error)
             if reason is None:
@@ -265,7 +232,7 @@ class Trainer:
     def full_parameters(self) -> dict[str, Tensor]:
         """Whole parameters on the CPU by the model's own names; every rank must call it."""
         found = self.strategy.full_parameters(self.wrapped)
-        return {name.removeprefix("model."): parameter.to("cpu", copy=True) for name, parameter in found}
+        return {own_name(name): parameter.to("cpu", copy=True) for name, parameter in found}
 
 
 def _say_refused(strategy: Strategy, error: Exception, wrapped: nn.Module | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import resource
 import sys
 import time
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from bench import levers, strategies, workloads
 from bench.errors import BenchError, RefusedError
-from bench.measuring.batches import StepBatch, make_batches
+from bench.measuring.batches import StepBatch, make_batches, placed
 from bench.measuring.control import Channel, Message, Plain
 from bench.measuring.host_memory import keep_freed_memory
 from bench.measuring.pace import pace_of
@@ -36,6 +37,7 @@ ROTATING_BATCHES = 3
 
 # Imported in the forkserver, so that every worker finds all declarations already loaded.
 strategies.registry.load()
+levers.registry.load()
 workloads.registry.load()
 
 
@@ -54,6 +56,8 @@ class Job:
     """What an adapter made of that, so that no worker has to again."""
     looks: float = strategies.LOOKS
     """How many of the first steps the strategy's `loss_check` looks at."""
+    compiled: str | None = None
+    """Folder for what torch.compile makes, that of the run: so that its first launch compiles, whatever was before."""
     keeps_memory: bool = True
     """Whether CPU workers keep what they free; False where a benchmark shows what that changes."""
 
@@ -137,14 +141,20 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def prepare_process(job: Job) -> None:
+    """Set what the whole process must know before it builds a model."""
+    if job.compiled is not None:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.compiled
+    levers.set_process(job.case)
+
+
 def measure(job: Job, channel: Channel) -> None:
     """Serve one timed launch: `round`, `pace`, `begin` and `traces` commands, in any order, then `finish`."""
     case = job.case
     channel.phase("build")
     if case.device_type == "cpu" and job.keeps_memory:
         keep_freed_memory()
-    levers.set_float32_precision(case.precision)
-    torch.backends.cudnn.benchmark = False
+    prepare_process(job)
     workload, strategy = job.workload(), strategies.registry.get(case.strategy)
     with training_place(case, job.backend, channel, job.timeout_seconds) as place:
         trainer = Trainer(
@@ -160,7 +170,7 @@ def measure(job: Job, channel: Channel) -> None:
         batches = make_batches(
             workload, strategy, case, job.source, rank=channel.rank, seed=job.seed, count=ROTATING_BATCHES
         )
-        rounds = Rounds(trainer, batches, place)
+        rounds = Rounds(trainer, placed(case, batches, place.devices[0]), place)
         channel.phase("ready")
         channel.reply({})
         for command in channel.commands():

@@ -8,12 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from bench import strategies
 from bench.measuring.flops import FlopCount, count_flops
 from bench.measuring.launch import LaunchResult
 from bench.measuring.launcher import Launcher
 from bench.measuring.products import ProductJob, Products, measure_products
 from bench.measuring.tasks import Job
 from bench.schema import Case, Device
+
+
+def computes_in(case: Case) -> str:
+    """The precision of most of a case's arithmetic."""
+    return strategies.registry.get(case.strategy).computes_in(case)
 
 
 class Yardstick:
@@ -31,7 +37,7 @@ class Yardstick:
             job = ProductJob(
                 device_type=cases[0].device_type,
                 devices=tuple(sorted({device for case in cases for device in case.devices})),
-                precisions=tuple(sorted({case.precision for case in cases})),
+                precisions=tuple(sorted({computes_in(case) for case in cases})),
             )
             self.products = measure_products(self._launcher, job)
         return self.products
@@ -54,7 +60,8 @@ class Yardstick:
             flops_per_step=per_step,
             flops_unknown=flops.unknown,
             device_names=tuple(self._names[device] for device in dict.fromkeys(case.devices)),
-            matmul_flops_per_second=self.products.flops_per_second(case.devices, case.precision),
+            matmul_flops_per_second=self.products.flops_per_second(case.devices, computes_in(case)),
             matmul_unknown=self.products.problem,
+            computes_in=computes_in(case),
         )
         return replace(result, trace=trace)

@@ -19,6 +19,7 @@ class Peak:
     """Peak of one card in TFLOP/s by precision, None where the card lacks it. names: pattern of its whole name.
 
     fp32: the ordinary units, which do IEEE float32; tf32 and bf16: the tensor cores, which add up in float32.
+    fp16: the same, given where it differs from bf16.
     """
 
     names: str
@@ -26,10 +27,11 @@ class Peak:
     tf32: float | None
     bf16: float | None
     source: str
+    fp16: float | None = None
 
     def flops_per_second(self, precision: str) -> float | None:
         """Dense peak; None for a precision that the card, or this table, does not have."""
-        teras = {"fp32": self.fp32, "tf32": self.tf32, "bf16": self.bf16}.get(precision)
+        teras = {"fp32": self.fp32, "tf32": self.tf32, "bf16": self.bf16, "fp16": self.fp16 or self.bf16}.get(precision)
         return None if teras is None else teras * TERA
 
 
@@ -67,10 +69,10 @@ PEAKS = (
     Peak(names=r"A10", fp32=31.2, tf32=62.5, bf16=125, source="NVIDIA A10 Tensor Core GPU datasheet"),
     Peak(names=r"L40S", fp32=91.6, tf32=183, bf16=362, source="NVIDIA L40S datasheet"),
     Peak(names=r"L4", fp32=30.3, tf32=60, bf16=121, source="NVIDIA L4 Tensor Core GPU datasheet, halved"),
-    Peak(names=r"V100S-PCIE-\d+GB", fp32=16.4, tf32=None, bf16=None, source="NVIDIA V100 datasheet"),
-    Peak(names=r"V100-SXM2-\d+GB", fp32=15.7, tf32=None, bf16=None, source="NVIDIA V100 datasheet"),
-    Peak(names=r"V100-PCIE-\d+GB", fp32=14, tf32=None, bf16=None, source="NVIDIA V100 datasheet"),
-    Peak(names=r"T4", fp32=8.1, tf32=None, bf16=None, source="NVIDIA T4 Tensor Core GPU datasheet"),
+    Peak(names=r"V100S-PCIE-\d+GB", fp32=16.4, tf32=None, bf16=None, fp16=130, source="NVIDIA V100 datasheet"),
+    Peak(names=r"V100-SXM2-\d+GB", fp32=15.7, tf32=None, bf16=None, fp16=125, source="NVIDIA V100 datasheet"),
+    Peak(names=r"V100-PCIE-\d+GB", fp32=14, tf32=None, bf16=None, fp16=112, source="NVIDIA V100 datasheet"),
+    Peak(names=r"T4", fp32=8.1, tf32=None, bf16=None, fp16=65, source="NVIDIA T4 Tensor Core GPU datasheet"),
     Peak(names=r"RTX A6000", fp32=38.7, tf32=77.4, bf16=154.8, source="NVIDIA Ampere GA102 whitepaper"),
     Peak(names=r"GeForce RTX 3090", fp32=35.6, tf32=35.6, bf16=71, source="NVIDIA Ampere GA102 whitepaper"),
     Peak(names=r"GeForce RTX 4090", fp32=82.6, tf32=82.6, bf16=165.2, source="NVIDIA Ada GPU Architecture whitepaper"),

@@ -12,8 +12,8 @@ from bench.schema import Metric, Trace
 MODEL_FLOPS_UTILIZATION = Metric(
     name="model_flops_utilization",
     unit="",
-    meaning="model FLOPs of a step over its time and the published dense peak of all devices at the case's precision; "
-    "1 is the peak, more is impossible",
+    meaning="model FLOPs of a step over its time and the published dense peak of all devices, in the precision of the "
+    "arithmetic; 1 is the peak, more is impossible",
     better="higher",
 )
 NO_PEAK_OF_A_CPU = "there is no published peak of a share of a CPU; see matmul_utilization"
@@ -27,4 +27,5 @@ def model_flops_utilization(trace: Trace) -> Iterable[Value]:
     """
     if trace.case.device_type == "cpu":
         return shares_of(trace, NO_PEAK_OF_A_CPU)
-    return shares_of(trace, published_flops_per_second(trace.device_names, trace.case.precision))
+    precision = trace.computes_in or trace.case.precision
+    return shares_of(trace, published_flops_per_second(trace.device_names, precision))

@@ -41,8 +41,8 @@ def add_options(group: Any) -> None:
         help="samples per optimizer step over all devices, accumulation included, e.g. 256,512",
     )
     add("--batch-per-device", metavar="LIST", help="derives the global batch size from the number of devices")
-    add("--precision", metavar="NAME", help="fp32, tf32 or bf16; default: the preset's")
-    add("--levers", metavar="LIST", help="e.g. accumulation_steps=4; see: python -m bench list levers")
+    add("--precision", metavar="NAME", help="fp32, tf32, bf16 or fp16; default: the preset's")
+    add("--levers", metavar="LIST", help="e.g. accumulation_steps=4,compile=model; see: python -m bench list levers")
     add(
         "--sweeps",
         metavar="LIST",

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from bench import strategies, workloads
 from bench.errors import UnknownNameError, UsageError
-from bench.levers import LEVERS, Lever
+from bench.levers import Lever
+from bench.levers import registry as levers
 from bench.measuring.launch import RoundPlan
 from bench.measuring.machine import Machine
 from bench.planning.presets import PRESETS, Preset
@@ -181,7 +182,7 @@ def choose_sweeps(options: RunOptions) -> list[str]:
 
 def choose_levers(options: RunOptions) -> list[tuple[Lever, str]]:
     """Settings from `--precision` and `--levers name=value,...`. UsageError lists what exists."""
-    known = {lever.name: lever for lever in LEVERS}
+    known = {lever.name: lever for lever in levers}
     chosen = []
     for item in _parts(options.levers, "--levers") if options.levers is not None else []:
         name, equals, value = item.partition("=")
@@ -189,9 +190,9 @@ def choose_levers(options: RunOptions) -> list[tuple[Lever, str]]:
             raise UnknownNameError("lever", name, known)
         if not equals:
             raise UsageError(f"--levers {item} lacks a value; write {name}=VALUE")
-        chosen.append((known[name], value))
+        chosen.append((known[name], known[name].check(value)))
     if options.precision is not None:
-        chosen.append((known["precision"], options.precision))
+        chosen.append((known["precision"], known["precision"].check(options.precision)))
     for lever, value in chosen:
         other = next((text for again, text in chosen if again is lever and text != value), None)
         if other is not None:

@@ -14,11 +14,11 @@ from bench import levers, strategies, workloads
 from bench.errors import UnknownNameError, UsageError
 from bench.levers import Lever
 from bench.measuring.machine import Machine
-from bench.measuring.parity import parity_case
+from bench.measuring.parity import exact_case, parity_case
 from bench.planning import options as choose
 from bench.planning.options import RunOptions, StrategyChoice
 from bench.planning.presets import Preset
-from bench.schema import DEFAULT_SIZES, Case, NameValue
+from bench.schema import Case, NameValue
 from bench.workloads import Workload
 
 # Counts between one device and all of them at which the larger presets measure.
@@ -88,7 +88,7 @@ class Plan:
 
     def _default_precision(self, workload: type[Workload]) -> str:
         wanted = workload.low_precision and self.preset.low_precision and self.machine.device_type == "cuda"
-        return "bf16" if wanted and self.machine.bf16 else "fp32"
+        return "bf16" if wanted and self.machine.abilities.bf16 else "fp32"
 
     def _strategy_cases(self, name: str, choice: StrategyChoice) -> Iterator[Case]:
         strategy = strategies.registry.get(choice.name)
@@ -98,17 +98,17 @@ class Plan:
         takes_loss = any(option.name == LOSS_ON_REPLICA.name for option in strategy.options)
         for count in counts:
             for batch in self.batches(name, count, baseline=choice.name == "single"):
-                case = replace(self.case(name, choice.name, count, batch), settings=choice.settings)
+                case = with_settings(self.case(name, choice.name, count, batch), *choice.settings)
                 yield case
                 if both and takes_loss and count > 1:
-                    yield replace(case, settings=(LOSS_ON_REPLICA,))
+                    yield with_settings(case, LOSS_ON_REPLICA)
 
     def parity_cases(self, cases: Iterable[Case]) -> list[Case]:
-        """The checks that `cases` need: one per way of training, and one in fp32 where that is lossy."""
+        """The checks that `cases` need: one per way of training, and one without what is lossy, where that is."""
         wanted: dict[Case, None] = {}
         for case in cases:
             own = parity_case(case)
-            wanted[replace(own, precision="fp32")] = None
+            wanted[exact_case(own)] = None
             wanted[own] = None
         return list(wanted)
 
@@ -135,6 +135,13 @@ class Plan:
         return timing_launches * self.preset.launch_seconds + parity_launches * self.preset.launch_seconds / 2
 
 
+def with_settings(case: Case, *settings: NameValue) -> Case:
+    """The case with these settings in the place of its own of the same names."""
+    names = {item.name for item in settings}
+    kept = [item for item in case.settings if item.name not in names]
+    return replace(case, settings=tuple(sorted([*kept, *settings])))
+
+
 def make_plan(options: RunOptions, machine: Machine) -> Plan:
     """Check every option against the machine; UsageError says what is wrong with the first that is."""
     if options.data is not None and options.data not in DATA_KINDS:
@@ -155,8 +162,6 @@ def make_plan(options: RunOptions, machine: Machine) -> Plan:
         global_batch_sizes=tuple(choose.choose_batches(options.global_batch_size, "--global-batch-size")),
         batches_per_device=tuple(choose.choose_batches(options.batch_per_device, "--batch-per-device")),
     )
-    for lever, text in plan.levers:
-        lever.apply(_any_case(plan), text)
     return plan
 
 
@@ -175,25 +180,13 @@ def _check_numbers(options: RunOptions) -> None:
         raise UsageError(f"--data-root {options.data_root} does not exist; correct it, or leave it out")
 
 
-def _any_case(plan: Plan) -> Case:
-    device_type = plan.machine.device_type
-    return Case(
-        workload="",
-        strategy="",
-        device_type=device_type,
-        devices=plan.devices,
-        global_batch_size=1,
-        size=DEFAULT_SIZES[device_type],
-    )
-
-
 def reason_to_skip(case: Case, machine: Machine, num_samples: int | None) -> str | None:
     """Why this machine cannot run the case as it is written, None when it can.
 
     num_samples: what the data holds, None when it is not known yet.
     """
     strategy = strategies.registry.get(case.strategy)
-    reason = strategy.unsupported(case) or levers.unsupported(case, machine.bf16)
+    reason = strategy.unsupported(case) or levers.unsupported(case, machine.abilities)
     if reason is not None:
         return reason
     try:

@@ -69,12 +69,12 @@ PRESETS: Mapping[str, Preset] = {
         ),
         Preset(
             name="full",
-            meaning="as standard, with 12 launches a case, the older FSDP1, and every sweep",
+            meaning="as standard, with 12 launches a case, ZeRO-1, the older FSDP1, and every sweep",
             launches=12,
             plan=STANDARD_ROUNDS,
             launch_seconds=8.0,
             launch_timeout_seconds=600.0,
-            strategies=("single", "dp", "balanced_dp", "ddp", "fsdp", "fsdp1"),
+            strategies=("single", "dp", "balanced_dp", "ddp", "zero1", "fsdp", "fsdp1"),
             sweeps=True,
         ),
     )

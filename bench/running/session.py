@@ -20,7 +20,7 @@ from bench.analysis.estimates import estimate
 from bench.errors import DataError, UsageError
 from bench.measuring.launch import Clock, LaunchResult, time_case
 from bench.measuring.launcher import Launcher
-from bench.measuring.parity import CAUSE, parity_case, parity_of
+from bench.measuring.parity import CAUSE, exact_case, parity_case, parity_of
 from bench.measuring.place import backend_for
 from bench.measuring.preflight import PreflightJob, preflight
 from bench.measuring.tasks import Job
@@ -130,6 +130,7 @@ class RunSession:
                 timeout_seconds=self.plan.launch_timeout_seconds,
                 address=workload.address,
                 adapted=workloads.adapted(workload),
+                compiled=str(self._cache / "compiled"),
             )
             settled = self._balancer.settle(job)
             job = replace(job, case=settled.case)
@@ -168,7 +169,7 @@ class RunSession:
         reason = (
             self._given_up.get(str(case))
             or self._refused.get(case)
-            or self._untrained.get(parity_case(replace(case, precision="fp32")))
+            or self._untrained.get(parity_case(exact_case(case)))
             or reason_to_skip(case, self.plan.machine, source.num_samples)
         )
         if reason is not None:

@@ -41,7 +41,7 @@ class MatrixProduct:
     """How fast one device multiplies square matrices, measured before the first timed launch."""
 
     device_index: int = column("ordinal that --devices names")
-    precision: str = column("fp32, tf32 or bf16")
+    precision: str = column("fp32, tf32, bf16 or fp16")
     devices_at_once: int = column("devices that multiplied at the same time, this one included")
     size: int = column("rows of the matrices that were fastest")
     flops_per_second: float = column("2 x size^3 over the time of a product, in the best round", unit="FLOP/s")
@@ -115,7 +115,7 @@ class Launch:
     size_text: str = column("what the size means, e.g. 3x64x64 images")
     data: str = column("synthetic or real")
     data_source: str = column("where the samples came from")
-    precision: str = column("fp32, tf32 or bf16")
+    precision: str = column("fp32, tf32, bf16 or fp16")
     accumulation_steps: int = column("micro-batches per optimizer step")
     settings: tuple[NameValue, ...] = column("levers and strategy options that are not at their default")
     chunk_sizes: tuple[int, ...] = column("samples each device takes of one micro-batch", unit="samples")

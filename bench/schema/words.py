@@ -196,8 +196,9 @@ class Trace:
     one per device, where a strategy chose its split from a prediction; `pace_seconds` the readings of
     the machine's pace, the slowest rank's; `timeline` holds what the watcher read, moment by
     moment. `flops_per_step` is what the bare model needs for one optimizer step; `device_names` and
-    `matmul_flops_per_second` (a matrix product in the case's precision, on as many devices at once)
-    have one entry per device: what a figure is held against, or why not (`*_unknown`).
+    `matmul_flops_per_second` (a matrix product in the same precision, on as many devices at once)
+    have one entry per device: what a figure is held against, or why not (`*_unknown`). `computes_in`: the precision of
+    most of the arithmetic, where a strategy's option makes it another than the case's.
     """
 
     case: Case
@@ -217,6 +218,7 @@ class Trace:
     device_names: tuple[str, ...] = ()
     matmul_flops_per_second: tuple[float, ...] = ()
     matmul_unknown: str | None = None
+    computes_in: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

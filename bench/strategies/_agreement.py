@@ -23,13 +23,12 @@ from bench.strategies._arrivals import Arrivals, FlatArrivals
 from bench.strategies._compiling import call_first, eager
 from bench.strategies._graph import edge_of
 from bench.strategies.base import Context, StepLoss
-from bench.structure import compiles_its_hooks, tensors_of
+from bench.structure import compiles_its_hooks, own_name, tensors_of
 
 MOST_NAMED = 3
 END = "the end of its forward"
 GRADIENTS = "the gradients of"
 ROOT = "everything outside the blocks"
-WRAPPER = "_fsdp_wrapped_module"
 SAME_BLOCKS = "FSDP needs every rank to run the same blocks in the same order"
 SAME_ORDER = (
     "FSDP reduces blocks in the order in which they, or their inputs, get their gradients, which must be the same on "
@@ -61,7 +60,7 @@ class Agreement:
         assert context.mesh is not None
         self._mesh, self._device = context.mesh, context.devices[0]
         self._fsdp2, self._reduces_unused = fsdp2, reduces_unused
-        names = {module: _plain(path) for path, module in model.named_modules()}
+        names = {module: own_name(path) for path, module in model.named_modules()}
         units = {**{block: names[block] for block in called}, model: ROOT}
         paths = [*units.values()]
         self._events = [*paths, END, *map(_backward, paths), *map(_gradients, [*paths, END])]
@@ -253,11 +252,6 @@ def _trained(parameters: Iterable[nn.Parameter]) -> bool:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"{', '.join(names[:MOST_NAMED])}{more}"
-
-
-def _plain(path: str) -> str:
-    """A module's path as the model itself names it."""
-    return ".".join(part for part in path.split(".") if part != WRAPPER).removeprefix("model").lstrip(".")
 
 
 def _weights(modules: Iterable[nn.Module], names: Mapping[nn.Module, str]) -> Weights:

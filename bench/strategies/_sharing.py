@@ -13,14 +13,15 @@ import torch
 from torch import nn
 
 from bench.errors import RefusedError, in_short, text_of
+from bench.structure import own_name
 
 
 def refuse_shared(model: nn.Module, blocks: Iterable[nn.Module]) -> None:
     """RefusedError where a block shares a parameter with anything outside it."""
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, []).append(name.removeprefix("model."))
-    paths = {module: path.removeprefix("model.") for path, module in model.named_modules()}
+        names.setdefault(parameter, []).append(own_name(name))
+    paths = {module: own_name(path) for path, module in model.named_modules()}
     for block in blocks:
         path = paths[block]
         for parameter in block.parameters():
@@ -39,7 +40,7 @@ Shapes: TypeAlias = Mapping[nn.Module, Mapping[str, torch.Size]]
 def refuse_hooked(model: nn.Module) -> None:
     """RefusedError for hooks on parameters, which would stay on the whole parameters that sharding replaces."""
     hooked = [
-        name.removeprefix("model.")
+        own_name(name)
         for name, weight in model.named_parameters()
         if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
     ]

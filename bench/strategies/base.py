@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import torch
@@ -26,7 +26,8 @@ BATCH_NORM_WORDS = "Expected more than 1 value per channel when training"
 class Option:
     """A setting that belongs to one strategy.
 
-    `values` is empty for a whole number >= 0; `words` are what it can be besides a number.
+    `values` is empty for a whole number >= `least`; `words` are what it can be besides a number. lossy: values that
+    change the arithmetic on purpose; not_on: why it cannot be set on a device type.
     """
 
     name: str
@@ -34,18 +35,21 @@ class Option:
     meaning: str
     values: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    least: int = 0
+    lossy: frozenset[str] = frozenset()
+    not_on: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def takes(self) -> str:
         """What it can be, in words."""
-        number = " or ".join(["a whole number from 0", *self.words])
+        number = " or ".join([f"a whole number from {self.least}", *self.words])
         return f"one of: {', '.join(self.values)}" if self.values else number
 
     def check(self, text: str) -> str:
         """`text` in its usual form if the option can take it; UsageError lists what it can."""
         if text in (*self.values, *self.words):
             return text
-        if self.values or not (text.isascii() and text.isdecimal()):
+        if self.values or not (text.isascii() and text.isdecimal()) or int(text) < self.least:
             raise UsageError(f"{self.name} cannot be {text!r}; it is {self.takes}")
         return str(int(text))
 
@@ -82,6 +86,7 @@ class StepLoss:
 
 
 LossCheck: TypeAlias = Callable[[StepLoss], None]
+OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Strategy(ABC):
@@ -107,6 +112,8 @@ class Strategy(ABC):
     """While a forward runs, weights are plain attributes, which hide what is in the place of a parameter."""
     ranks_must_agree: ClassVar[bool] = False
     """Ranks that do different things hang or abort; `loss_check` finds them, in the steps that it looks at."""
+    splits_optimizer: ClassVar[bool] = False
+    """Each rank's optimizer has some of the parameters, whole ones."""
     options: ClassVar[tuple[Option, ...]] = ()
 
     def world_size(self, case: Case) -> int:
@@ -124,7 +131,24 @@ class Strategy(ABC):
 
     def unsupported(self, case: Case) -> str | None:
         """Why this strategy cannot run the case at all, None when it can."""
+        for option in self.options:
+            value, reason = self.option(case, option.name), option.not_on.get(case.device_type)
+            if value != option.default and reason is not None:
+                return f"{option.name}={value}: {reason}"
         return None
+
+    def is_lossy(self, case: Case) -> bool:
+        """The case's options change the arithmetic, so that its parity error gets no verdict."""
+        return any(self.option(case, option.name) in option.lossy for option in self.options)
+
+    def without_loss(self, case: Case) -> Case:
+        """The case with every lossy option at its default."""
+        lossy = {option.name for option in self.options if self.option(case, option.name) in option.lossy}
+        return replace(case, settings=tuple(item for item in case.settings if item.name not in lossy))
+
+    def computes_in(self, case: Case) -> str:
+        """The precision, in the lever's words, of most of the case's arithmetic."""
+        return case.precision
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
         """Why `error`, raised while wrapping or training, means that this strategy cannot take the model as it is.
@@ -183,6 +207,14 @@ class Strategy(ABC):
     @abstractmethod
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         """The module whose forward is called. The optimizer is built from it afterwards."""
+
+    def optimizer(self, make: OptimizerFactory, wrapped: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of the wrapped module; `make` is the workload's own."""
+        return make(wrapped.parameters())
+
+    def grad_scaler(self, device_type: str, init_scale: float) -> torch.amp.GradScaler:
+        """What scales the loss in fp16, and skips steps whose gradients overflow on any rank."""
+        return torch.amp.GradScaler(device_type, init_scale=init_scale)
 
     def synchronising(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[None]:
         """Around forward and backward of a micro-batch; `last` of those that are accumulated."""

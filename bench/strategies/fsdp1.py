@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from bench.schema import Case
@@ -56,12 +58,16 @@ class FSDP1(Strategy):
     def loss_check(self, model: nn.Module, wrapped: nn.Module, context: Context) -> LossCheck | None:
         if context.mesh is None:
             return None
-        outer = {module.module: module for module in FullyShardedDataParallel.fsdp_modules(wrapped)}
+        # Not `module.module`, which looks through what checkpoints activations.
+        outer = {module._fsdp_wrapped_module: module for module in FullyShardedDataParallel.fsdp_modules(wrapped)}
         blocks = {block: outer[block] for block in context.blocks}
         return Agreement(model, context, blocks, fsdp2=False)
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:
         return super().refusal(error, wrapped) or fsdp_refusal(error, self._whole)
+
+    def grad_scaler(self, device_type: str, init_scale: float) -> torch.amp.GradScaler:
+        return ShardedGradScaler(device_type, init_scale=init_scale)
 
     def synchronising(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[None]:
         assert isinstance(wrapped, FullyShardedDataParallel)

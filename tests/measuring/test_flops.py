@@ -23,7 +23,7 @@ def counted(workload: Workload, tmp_path: Path) -> FlopCount:
     dataset = workload.dataset(source, 0)
 
     def make_batch(samples: int) -> Batch:
-        return fetch(workload, dataset, range(samples), pin=False)
+        return fetch(workload, dataset, range(samples))
 
     return flops_of(workload, make_batch, 0)
 

@@ -12,8 +12,9 @@ from bench import strategies, workloads
 from bench.errors import BenchError
 from bench.measuring.batches import StepBatch, make_batches
 from bench.measuring.place import Place, backend_for
-from bench.measuring.step import PrecisionModule, Trainer
+from bench.measuring.step import Trainer
 from bench.measuring.tasks import Rounds
+from bench.measuring.wrapped import PrecisionModule
 from bench.schema import Case
 from bench.strategies import Context
 from bench.workloads import DataSource

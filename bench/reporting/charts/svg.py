@@ -25,10 +25,11 @@ COLOURS = {
     "dp": "#e69f00",
     "balanced_dp": "#d55e00",
     "ddp": "#0072b2",
+    "zero1": "#cc79a7",
     "fsdp": "#009e73",
     "fsdp1": "#56b4e9",
 }
-OTHER_COLOUR = "#cc79a7"
+OTHER_COLOUR = "#882255"
 DEVICE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
 INK = "#010203"  # stands for the page's text colour until the SVG is rewritten
 

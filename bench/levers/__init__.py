@@ -1,0 +1,38 @@
+"""Levers: one file each. `registry` finds them."""
+
+from bench.levers.base import (
+    Abilities,
+    Lever,
+    OptimizerFactory,
+    Witness,
+    is_lossy,
+    optimizer_factory,
+    prepare_batch,
+    prepare_model,
+    register,
+    registry,
+    set_process,
+    unsupported,
+    without_loss,
+    witnesses,
+)
+from bench.levers.precision import autocast, set_float32_precision
+
+__all__ = [
+    "Abilities",
+    "Lever",
+    "OptimizerFactory",
+    "Witness",
+    "autocast",
+    "is_lossy",
+    "optimizer_factory",
+    "prepare_batch",
+    "prepare_model",
+    "register",
+    "registry",
+    "set_float32_precision",
+    "set_process",
+    "unsupported",
+    "witnesses",
+    "without_loss",
+]

@@ -1,0 +1,76 @@
+"""The kernel behind `torch.nn.functional.scaled_dot_product_attention`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from bench.levers.base import Abilities, Lever, Witness, register
+from bench.schema import Case
+
+SWITCHES: dict[str, Callable[[bool], None]] = {
+    "math": torch.backends.cuda.enable_math_sdp,
+    "efficient": torch.backends.cuda.enable_mem_efficient_sdp,
+    "flash": torch.backends.cuda.enable_flash_sdp,
+    "cudnn": torch.backends.cuda.enable_cudnn_sdp,
+}
+"""They hold for CPU kernels as well, which torch has for math and flash."""
+HALF = ("bf16", "fp16")
+
+
+@register
+class Attention(Lever):
+    name = "attention"
+    meaning = (
+        "default: torch chooses; math: plain products and a softmax; efficient: the memory-efficient kernel; flash: "
+        "FlashAttention (Dao et al., 2022)"
+    )
+    changes = "the time of attention, and its memory, which math alone lets grow with the square of the length"
+    default = "default"
+    values = ("default", "math", "efficient", "flash")
+
+    def unsupported(self, case: Case, abilities: Abilities) -> str | None:
+        value = self.of(case)
+        if case.device_type == "cpu" and value == "efficient":
+            return "attention=efficient: torch has no memory-efficient kernel for CPUs; use flash or math"
+        if case.device_type == "cuda" and value == "flash" and case.precision not in HALF:
+            return f"attention=flash computes in bf16 or fp16, not in {case.precision}; add --precision bf16"
+        return super().unsupported(case, abilities)
+
+    def set_process(self, case: Case) -> None:
+        wanted = self.of(case)
+        for kernel, switch in SWITCHES.items():
+            switch(wanted in (self.default, kernel))
+
+    def witness(self, case: Case) -> Witness:
+        return Calls()
+
+
+class Calls:
+    """Whether a model calls scaled_dot_product_attention."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def watching(self) -> AbstractContextManager[object]:
+        return _Watch(self)
+
+    def refusal(self) -> str | None:
+        called = "the model does not call torch.nn.functional.scaled_dot_product_attention"
+        return None if self.seen else f"attention chooses its kernel, and {called}"
+
+
+class _Watch(TorchFunctionMode):
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is functional.scaled_dot_product_attention:
+            self._calls.seen = True
+        return func(*args, **(kwargs or {}))

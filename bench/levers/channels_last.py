@@ -1,0 +1,42 @@
+"""The order of images in memory: channels innermost, as tensor cores and oneDNN like their convolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.errors import RefusedError
+from bench.levers.base import Blocks, Lever, register
+from bench.schema import Case
+from bench.structure import map_tensors
+
+IMAGES = 4
+"""Dimensions of a batch of images, and of a convolution's weights."""
+FSDP = "FSDP shards weights row by row and hands them out contiguous, so that the layout would be lost"
+
+
+@register
+class ChannelsLast(Lever):
+    name = "channels_last"
+    meaning = "on: images and the weights of 2-D convolutions are kept with channels innermost (NHWC)"
+    changes = "the time of convolutions, mostly in bf16 or fp16"
+    default = "off"
+    values = ("off", "on")
+    not_with = dict.fromkeys(("fsdp", "fsdp1"), FSDP)
+
+    def prepare_model(self, case: Case, model: nn.Module, blocks: Blocks) -> Blocks:
+        if not any(weight.dim() == IMAGES for weight in model.parameters()):
+            raise RefusedError("channels_last=on changes weights with 4 dimensions, and the model has none")
+        model.to(memory_format=torch.channels_last)
+        return blocks
+
+    def prepare_batch(self, case: Case, batch: Any) -> Any:
+        return map_tensors(_inner_channels, batch)
+
+
+def _inner_channels(tensor: Tensor) -> Tensor:
+    if tensor.dim() != IMAGES:
+        return tensor
+    return tensor.contiguous(memory_format=torch.channels_last)

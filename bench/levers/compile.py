@@ -1,0 +1,45 @@
+"""torch.compile: the model, or each of its blocks, as generated kernels."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from contextlib import suppress
+
+import torch._inductor.config
+from torch import nn
+
+from bench.errors import RefusedError
+from bench.levers.base import Abilities, Blocks, Lever, register
+from bench.schema import Case
+
+REPLICAS = "its replicas are copies of the module, and compiled code stays bound to the original"
+
+
+@register
+class Compile(Lever):
+    name = "compile"
+    meaning = "model: the whole model in place, blocks: each of the workload's blocks (torch.compile's defaults)"
+    changes = "step time, for a long first step: first_step_seconds tells it"
+    default = "off"
+    values = ("off", "model", "blocks")
+    order = 2
+    not_with = dict.fromkeys(("dp", "balanced_dp"), REPLICAS)
+
+    def unsupported(self, case: Case, abilities: Abilities) -> str | None:
+        if abilities.cannot_compile is not None:
+            return f"{self.name}={self.of(case)}: {abilities.cannot_compile}"
+        return super().unsupported(case, abilities)
+
+    def prepare_model(self, case: Case, model: nn.Module, blocks: Blocks) -> Blocks:
+        whole = self.of(case) == "model"
+        if not whole and not blocks:
+            raise RefusedError("compile=blocks: the workload names no blocks; name them in blocks(), or compile=model")
+        # In the rank itself: a pool of compiling processes for each rank would outlive it, and share its cores.
+        torch._inductor.config.compile_threads = 1
+        with suppress(ImportError):  # torch.fx draws no bar, but makes tqdm's lock between processes, and leaves it
+            importlib.import_module("tqdm").tqdm.set_lock(threading.RLock())
+        # In place, so that names, and what the strategy wraps, stay as they are.
+        for module in [model] if whole else blocks:
+            module.compile()
+        return blocks
