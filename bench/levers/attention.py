@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from bench.errors import in_short, text_of
 from bench.levers.base import Abilities, Lever, Witness, register
 from bench.schema import Case
 
@@ -20,6 +21,8 @@ SWITCHES: dict[str, Callable[[bool], None]] = {
     "cudnn": torch.backends.cuda.enable_cudnn_sdp,
 }
 """They hold for CPU kernels as well, which torch has for math and flash."""
+NO_KERNEL = ("No available kernel", "No viable backend", "Invalid backend")
+"""What torch says where none of the kernels that are switched on takes the inputs."""
 HALF = ("bf16", "fp16")
 
 
@@ -46,6 +49,14 @@ class Attention(Lever):
         wanted = self.of(case)
         for kernel, switch in SWITCHES.items():
             switch(wanted in (self.default, kernel))
+
+    def refusal(self, case: Case, error: Exception) -> str | None:
+        if isinstance(error, RuntimeError) and any(words in text_of(error) for words in NO_KERNEL):
+            return (
+                f"{self.name}={self.of(case)}: it does not take the model's attention, as where a mask, a type "
+                f"or a size does not suit it ({in_short(error)}); use {self.name}=math, or leave it out"
+            )
+        return None
 
     def witness(self, case: Case) -> Witness:
         return Calls()

@@ -108,6 +108,10 @@ class Lever:
         """What makes the optimizer."""
         return make
 
+    def refusal(self, case: Case, error: Exception) -> str | None:
+        """Why `error`, raised in training, means that the lever cannot be had with this model; None for others."""
+        return None
+
     def witness(self, case: Case) -> Witness | None:
         """Who looks on in the first step; asked only where the lever is set."""
         return None
@@ -175,6 +179,11 @@ def optimizer_factory(case: Case, make: OptimizerFactory) -> OptimizerFactory:
     for lever in set_levers(case):
         make = lever.optimizer(case, make)
     return make
+
+
+def refusal(case: Case, error: Exception) -> str | None:
+    """Why `error` means that one of the case's levers cannot be had with this model, None where it does not."""
+    return next((reason for lever in set_levers(case) if (reason := lever.refusal(case, error))), None)
 
 
 def witnesses(case: Case) -> list[Witness]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib
 import threading
 from contextlib import suppress
+from typing import Any
 
-import torch._inductor.config
 from torch import nn
 
-from bench.errors import RefusedError
+from bench.errors import RefusedError, in_short
 from bench.levers.base import Abilities, Blocks, Lever, register
 from bench.schema import Case
 
 REPLICAS = "its replicas are copies of the module, and compiled code stays bound to the original"
+
+COMPILERS = {"_dynamo", "_inductor", "_functorch"}
+"""Parts of torch whose own errors say that a model cannot be compiled."""
 
 
 @register
@@ -35,11 +38,22 @@ class Compile(Lever):
         whole = self.of(case) == "model"
         if not whole and not blocks:
             raise RefusedError("compile=blocks: the workload names no blocks; name them in blocks(), or compile=model")
-        # In the rank itself: a pool of compiling processes for each rank would outlive it, and share its cores.
-        torch._inductor.config.compile_threads = 1
-        with suppress(ImportError):  # torch.fx draws no bar, but makes tqdm's lock between processes, and leaves it
-            importlib.import_module("tqdm").tqdm.set_lock(threading.RLock())
+        _compile_here()
         # In place, so that names, and what the strategy wraps, stay as they are.
         for module in [model] if whole else blocks:
             module.compile()
         return blocks
+
+    def refusal(self, case: Case, error: Exception) -> str | None:
+        kinds = {kind.__module__.split(".")[1] for kind in type(error).__mro__ if kind.__module__.startswith("torch.")}
+        if kinds & COMPILERS:
+            return f"{self.name}={self.of(case)}: torch.compile cannot take this model ({in_short(error)})"
+        return None
+
+
+def _compile_here() -> None:
+    """Compile in the rank's own process: a pool of others for each rank would outlive it, and share its cores."""
+    config: Any = importlib.import_module("torch._inductor.config")  # takes seconds, which only this lever pays
+    config.compile_threads = 1
+    with suppress(ImportError):  # torch.fx draws no bar, but makes tqdm's lock between processes, and leaves it
+        importlib.import_module("tqdm").tqdm.set_lock(threading.RLock())

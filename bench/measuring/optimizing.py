@@ -56,22 +56,20 @@ def check_pieces(make: OptimizerFactory, device: torch.device, strategy: str, *,
         return
     if not _close(moved, again):
         return
-    of_rank = _some if whole else _half
+    of_rank, of_all = (_some, "all together") if whole else (_half, "the whole")
     try:
         ranks = [_movement(make, of_rank(start, i), [of_rank(each, i) for each in gradients]) for i in range(2)]
         pieces = [*ranks[0], *ranks[1]] if whole else [torch.cat(both) for both in zip(*ranks, strict=True)]
-        difference = None if _close(moved, pieces) else "moves these otherwise than all together"
+        difference = None if _close(moved, pieces) else f"moves these otherwise than {of_all}"
     except Exception as error:
         difference = f"does not take these ({in_short(error)})"
-    if difference is not None and whole:
-        raise RefusedError(
-            f"{strategy} gives each rank's optimizer some of the parameters, and the workload's {difference}; use ddp, "
-            "or an optimizer that takes each parameter by itself"
-        )
     if difference is not None:
+        given, each = (
+            ("some of the parameters", "parameter") if whole else ("a flattened piece of each parameter", "number")
+        )
         raise RefusedError(
-            f"{strategy} gives the optimizer a flattened piece of each parameter, and the workload's {difference}; use "
-            "ddp, or an optimizer that takes each number by itself"
+            f"{strategy} gives each rank's optimizer {given}, and the workload's {difference}; use ddp, or an optimizer "
+            f"that takes each {each} by itself"
         )
 
 

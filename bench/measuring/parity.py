@@ -58,7 +58,8 @@ def parity_case(case: Case) -> Case:
 
 def is_lossy(case: Case) -> bool:
     """A lever or an option of the case changes the arithmetic on purpose: its distance gets no verdict."""
-    return levers.is_lossy(case) or strategies.registry.get(case.strategy).is_lossy(case)
+    # Without settings there is no option to look at.
+    return levers.is_lossy(case) or (bool(case.settings) and strategies.registry.get(case.strategy).is_lossy(case))
 
 
 def exact_case(case: Case) -> Case:

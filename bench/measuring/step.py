@@ -84,7 +84,7 @@ class Trainer:
         try:
             self.wrapped = strategy.wrap(module, self._context)
         except Exception as error:
-            _say_refused(strategy, error, None)
+            _say_refused(strategy, case, error, None)
             raise
         # The parity check's plain SGD stays as it is; the kernel of the workload's own is compared, see `_optimizer`.
         self._make_optimizer = optimizer or levers.optimizer_factory(case, workload.optimizer)
@@ -111,7 +111,7 @@ class Trainer:
         try:
             return self._step(batch)
         except Exception as error:
-            _say_refused(self.strategy, error, self.wrapped)
+            _say_refused(self.strategy, self.case, error, self.wrapped)
             raise
 
     def _step(self, batch: StepBatch) -> Tensor:
@@ -235,9 +235,9 @@ class Trainer:
         return {own_name(name): parameter.to("cpu", copy=True) for name, parameter in found}
 
 
-def _say_refused(strategy: Strategy, error: Exception, wrapped: nn.Module | None) -> None:
-    """RefusedError in the place of `error` where it means that the strategy cannot take the model."""
-    reason = strategy.refusal(error, wrapped)
+def _say_refused(strategy: Strategy, case: Case, error: Exception, wrapped: nn.Module | None) -> None:
+    """RefusedError in the place of `error` where it means that the strategy, or a lever, cannot take the model."""
+    reason = strategy.refusal(error, wrapped) or levers.refusal(case, error)
     if reason is not None:
         raise RefusedError(reason) from error
 

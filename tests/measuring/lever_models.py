@@ -66,10 +66,12 @@ class Plain(Workload):
         return Batch(args=(torch.randn(8),), kwargs={}, targets=torch.randint(4, ()))
 
 
-class OwnOptimizer(Plain):
-    """Its optimizer has neither a fused nor a foreach implementation."""
+class WithoutBatchNorm(Everything):
+    """The same without BatchNorm."""
 
-    name = "own_optimizer"
+    name = "without_batch_norm"
 
-    def optimizer(self, parameters):  # type: ignore[no-untyped-def]
-        return torch.optim.LBFGS.__mro__[1](parameters, {"lr": 0.1})
+    def build(self) -> nn.Module:
+        model = SmallViT()
+        model.stem[1] = nn.Identity()
+        return model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench.measuring.control import MOST_CHARACTERS, Address, Channel, Control, serve
+from tests.measuring.support import await_true
 
 
 class Unprintable(Exception):
@@ -13,7 +14,9 @@ class Unprintable(Exception):
 def said(error: BaseException) -> tuple[str, str]:
     store = serve()
     Channel(Address(port=store.port, prefix="launch0"), rank=0).fail(error)
-    (failure,) = Control(store, "launch0", 1).failures()
+    control = Control(store, "launch0", 1)
+    assert await_true(lambda: bool(control.failures()), seconds=10)  # a long message takes its time
+    (failure,) = control.failures()
     return failure.message, failure.traceback
 
 

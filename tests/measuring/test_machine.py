@@ -12,6 +12,7 @@ import torch
 
 from bench.errors import UsageError
 from bench.host import cpu_cores
+from bench.levers import Abilities
 from bench.measuring.launcher import Launcher, LaunchError
 from bench.measuring.links import Link, topology_of
 from bench.measuring.machine import CudaView, Machine, NvmlDevice, NvmlView, cuda_view, find_machine
@@ -22,7 +23,7 @@ GPU = NvmlView(gpu_names=("NVIDIA H200", "NVIDIA H200"), driver_version="470.82.
 NO_GPU = NvmlView(problem="NVML is not available: library not found")
 OLD_DRIVER = {"problem": "The NVIDIA driver on your system is too old (found version 11040)."}
 H200 = {"index": 0, "name": "NVIDIA H200", "uuid": "GPU-0a", "memory_bytes": 150_000_000_000, "capability": "9.0"}
-WORKING = {"devices": [H200], "bf16": True, "nccl": [2, 30, 7]}
+WORKING = {"devices": [H200], "bf16": True, "nccl": [2, 30, 7], "cannot_compile": "no compiler"}
 
 
 class MadeUpLauncher:
@@ -95,7 +96,8 @@ def test_machine_without_any_gpu_is_a_cpu_machine_unless_cuda_was_asked_for() ->
 @pytest.mark.parametrize("requested", ["auto", "cuda"])
 def test_gpus_that_work_are_described_by_the_runtime_that_trains(requested: str) -> None:
     machine = find(requested, WORKING, GPU)
-    assert (machine.device_type, machine.bf16, machine.nccl_version) == ("cuda", True, (2, 30, 7))
+    assert (machine.device_type, machine.nccl_version) == ("cuda", (2, 30, 7))
+    assert machine.abilities == Abilities(bf16=True, cannot_compile="no compiler")
     # NVML sees two, the runtime one (CUDA_VISIBLE_DEVICES): the runtime counts.
     assert [(device.name, device.uuid, device.index) for device in machine.devices] == [("NVIDIA H200", "GPU-0a", 0)]
     assert machine.driver_version == "470.82.01"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.levers import Abilities
 from bench.measuring.machine import Machine
 from bench.planning.options import RunOptions
 from bench.planning.plan import Plan, make_plan
@@ -16,7 +17,7 @@ def cpu(cores: int = 2) -> Machine:
 
 def gpus(count: int = 4, *, bf16: bool = True) -> Machine:
     devices = tuple(Device(index=i, name="NVIDIA H200", uuid=f"GPU-{i}") for i in range(count))
-    return Machine(device_type="cuda", devices=devices, bf16=bf16, nccl_version=(2, 30, 7))
+    return Machine(device_type="cuda", devices=devices, abilities=Abilities(bf16=bf16), nccl_version=(2, 30, 7))
 
 
 def plan_of(machine: Machine, **options: Any) -> Plan:

@@ -196,5 +196,6 @@ def test_world_size(strategy: str, expected: int) -> None:
 def test_host_replicas_are_emulated_and_process_groups_are_not() -> None:
     emulated = {name: registry.get(name).emulated(make_case(name, 8, 2)) for name in registry.names()}
     assert emulated == {
-        "single": False, "dp": True, "balanced_dp": True, "ddp": False, "fsdp": False, "fsdp1": False
+        "single": False, "dp": True, "balanced_dp": True, "ddp": False, "fsdp": False, "fsdp1": False,
+        "zero1": False,
     }  # fmt: skip
