@@ -64,12 +64,10 @@ def check_pieces(make: OptimizerFactory, device: torch.device, strategy: str, *,
     except Exception as error:
         difference = f"does not take these ({in_short(error)})"
     if difference is not None:
-        given, each = (
-            ("some of the parameters", "parameter") if whole else ("a flattened piece of each parameter", "number")
-        )
+        given, part = ("some of the parameters", "parameter") if whole else ("flattened pieces of them", "number")
         raise RefusedError(
-            f"{strategy} gives each rank's optimizer {given}, and the workload's {difference}; use ddp, or an optimizer "
-            f"that takes each {each} by itself"
+            f"{strategy} gives each rank's optimizer {given}, and the workload's {difference}; use ddp, or an "
+            f"optimizer that takes each {part} by itself"
         )
 
 

@@ -84,7 +84,9 @@ def test_optimizers_that_take_each_number_by_itself_pass(make: Callable[[Any], A
     ],
 )
 def test_optimizers_that_look_at_whole_parameters_are_refused(make: Callable[[Any], Any], why: str) -> None:
-    with pytest.raises(RefusedError, match=f"fsdp1 gives the optimizer a flattened piece .* the workload's {why}"):
+    with pytest.raises(
+        RefusedError, match=f"fsdp1 gives each rank's optimizer flattened pieces .* the workload's {why}"
+    ):
         check_pieces(make, CPU, "fsdp1")
 
 
