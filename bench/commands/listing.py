@@ -65,6 +65,8 @@ def _levers(_: Path) -> Iterable[tuple[str, str]]:
     for item in registry:
         yield item.name, f"{'|'.join(item.values) or item.takes}: {item.meaning} (default {item.default})"
         yield "  changes", item.changes
+        if item.needs:
+            yield "  needs", item.needs
         for reason, names in _grouped({**item.not_on, **item.not_with}):
             yield "  not with", f"{', '.join(names)}: {reason}"
         if item.lossy:
@@ -73,7 +75,8 @@ def _levers(_: Path) -> Iterable[tuple[str, str]]:
 
 def _grouped(reasons: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:
     """Each reason with the names that it holds for."""
-    return [(each, [name for name, reason in reasons.items() if reason == each]) for each in {*reasons.values()}]
+    for reason in dict.fromkeys(reasons.values()):
+        yield reason, [name for name, other in reasons.items() if other == reason]
 
 
 def _rounding(values: Iterable[str], lossy: Collection[str]) -> str:

@@ -15,6 +15,7 @@ class AccumulationSync(Lever):
     changes = "bytes moved per step; under FSDP also memory, since gradients wait unsharded for the last"
     default = "last"
     values = ("last", "every")
+    needs = "accumulation_steps of 2 or more"
     not_with = dict.fromkeys(("single", "dp", "balanced_dp"), ONE_PROCESS)
 
     def unsupported(self, case: Case, abilities: Abilities) -> str | None:

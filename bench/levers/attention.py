@@ -36,6 +36,7 @@ class Attention(Lever):
     changes = "the time of attention, and its memory, which math alone lets grow with the square of the length"
     default = "default"
     values = ("default", "math", "efficient", "flash")
+    needs = "a model that calls it; efficient: a GPU; flash on a GPU: bf16 or fp16"
 
     def unsupported(self, case: Case, abilities: Abilities) -> str | None:
         value = self.of(case)

@@ -44,8 +44,8 @@ class Witness(Protocol):
 class Lever:
     """A declared setting. `values` is empty for a whole number from `least`.
 
-    changes: what it is expected to change, for whom it is meant; lossy: values that change the arithmetic on purpose;
-    not_on and not_with: why it cannot be used on a device type, or with a strategy, by their names.
+    changes: what it is expected to change; lossy: values that change the arithmetic on purpose; not_on and not_with:
+    why it cannot be used on a device type, or with a strategy, by their names; needs: what else it asks for.
     """
 
     name: ClassVar[str]
@@ -59,6 +59,7 @@ class Lever:
     """Of changing the model: what is wrapped around others comes later."""
     not_on: ClassVar[Mapping[str, str]] = {}
     not_with: ClassVar[Mapping[str, str]] = {}
+    needs: ClassVar[str] = ""
 
     @property
     def takes(self) -> str:

@@ -24,6 +24,7 @@ class ChannelsLast(Lever):
     changes = "the time of convolutions, mostly in bf16 or fp16"
     default = "off"
     values = ("off", "on")
+    needs = "a model with 2-D convolutions"
     not_with = dict.fromkeys(("fsdp", "fsdp1"), FSDP)
 
     def prepare_model(self, case: Case, model: nn.Module, blocks: Blocks) -> Blocks:

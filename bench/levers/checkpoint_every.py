@@ -24,6 +24,7 @@ class CheckpointEvery(Lever):
     changes = "activation memory, for up to a third more arithmetic (n=1)"
     default = "0"
     least = 0
+    needs = "a workload that names blocks"
     order = 1
 
     def prepare_model(self, case: Case, model: nn.Module, blocks: Blocks) -> Blocks:

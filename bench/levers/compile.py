@@ -26,6 +26,7 @@ class Compile(Lever):
     changes = "step time, for a long first step: first_step_seconds tells it"
     default = "off"
     values = ("off", "model", "blocks")
+    needs = "a C++ compiler and Python's headers, on a GPU triton too; blocks: a workload that names some"
     order = 2
     not_with = dict.fromkeys(("dp", "balanced_dp"), REPLICAS)
 

@@ -32,6 +32,8 @@ class OptimizerKernel(Lever):
     default = "default"
     values = ("default", *ARGUMENTS)
 
+    needs = "an optimizer that has the implementation, as torch's own do"
+
     def optimizer(self, case: Case, make: OptimizerFactory) -> OptimizerFactory:
         value = self.of(case)
 

@@ -27,6 +27,7 @@ class Precision(Lever):
     changes = "step time and activation memory; not the bytes that gradients take, which stay float32"
     default = "fp32"
     values = ("fp32", "tf32", "bf16", "fp16")
+    needs = "tf32, and bf16 on a GPU: Ampere or later"
     lossy = frozenset({"tf32", "bf16", "fp16"})
 
     def of(self, case: Case) -> str:

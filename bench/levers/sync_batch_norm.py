@@ -20,6 +20,7 @@ class SyncBatchNorm(Lever):
     )
     default = "off"
     values = ("off", "on")
+    needs = "2 devices or more, and a model with BatchNorm"
     not_on = {"cpu": "torch.nn.SyncBatchNorm works on GPUs only"}
     not_with = dict.fromkeys(("single", "dp", "balanced_dp"), ONE_PROCESS)
 
