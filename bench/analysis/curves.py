@@ -15,6 +15,8 @@ from bench.analysis.spreads import surely_above
 from bench.analysis.summary import Row
 from bench.analysis.wording import ends_text, is_wide, times
 
+CLOSE = 0.05
+"""A law whose curve lies this near to every point describes them, however little their launches differ."""
 Kind: TypeAlias = Literal["strong", "weak"]
 """Strong: the global batch stays; weak: the batch per device stays (Gustafson, CACM 31(5), 1988)."""
 
@@ -147,12 +149,13 @@ def fit_text(fit: Fit, launches: int) -> str:
         f"({fraction_ends(fit.serial, launches)}){_outside(fit.serial.value)}"
     )
     side = "longer" if off > 0 else "shorter"
-    furthest = f"a step on {_devices(count)} takes {percent(abs(off))} % {side} than its curve says"
+    furthest = f"a step on {_devices(count)} is {percent(abs(off))} % {side} than that curve says"
     if fit.poor is None:
         return f"{text}; whether it describes the points cannot be told ({TOO_FEW}): {furthest}"
-    if fit.poor:
+    if fit.poor and abs(off) > CLOSE:
         return f"{text}, but it does not describe the points: {furthest}, far more than launches differ"
-    return f"{text}; at most, {furthest}"
+    beyond = ", which is more than launches differ" if fit.poor else ""
+    return f"{text}; furthest off, {furthest}{beyond}"
 
 
 def _outside(fraction: float) -> str:
