@@ -153,10 +153,10 @@ def _per_device(ratio: Interval | None, count: int) -> Interval | None:
 
 def _fit(points: Sequence[CurvePoint], base: Row | None) -> tuple[Fit | None, str | None]:
     """Amdahl's law through `single` as T(1) and the strategy on several devices; or why there is none."""
-    if base is None or base.step is None:
+    if base is None or base.step is None or base.step.smallest <= 0:
         return None, "there is no T(1)"
     judged = [(point.count, point.row.step) for point in points if point.judged and point.count > 1]
-    steps = [(1, base.step), *((count, step) for count, step in judged if step is not None)]
+    steps = [(1, base.step), *((count, step) for count, step in judged if step is not None and step.smallest > 0)]
     if len(steps) < LEAST_COUNTS:
         return None, too_few_counts([count for count, _ in steps])
     return fit_amdahl([Point(count=count, seconds=step.launches) for count, step in steps]), None
