@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -92,21 +92,25 @@ def _unknown(launches: int) -> str:
 
 def sentences(kind: Kind, curves: Sequence[Curve]) -> Iterator[str]:
     """What each judged strategy reaches on most devices, its serial fraction, which is best, and what is not judged."""
-    for why, of in _by_reason(curves).items():
+    for why, of in _by_reason((curve.label, curve.unknown) for curve in curves).items():
         yield f"Against single nothing can be told of {listed(of)}: {why}."
     for curve in curves:
         if (last := curve.last) is not None:
             yield f"{curve.label}, {_devices(last.count)}: {_reached(kind, last)}{_serial(kind, curve, last)}."
+    unfitted = ((curve.label, curve.no_fit) for curve in curves if curve.last is not None)
+    for why, of in _by_reason(unfitted).items():
+        yield f"No fit of Amdahl's law for {listed(of)}: {why}."
     yield from _best(curves)
     if left := [text for curve in curves for text in _not_judged(curve)]:
         yield f"Shown and not judged: {listed(left)}."
 
 
-def _by_reason(curves: Sequence[Curve]) -> dict[str, list[str]]:
+def _by_reason(reasons: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
+    """The labels of each reason."""
     found: dict[str, list[str]] = defaultdict(list)
-    for curve in curves:
-        if curve.unknown is not None:
-            found[curve.unknown].append(curve.label)
+    for label, why in reasons:
+        if why is not None:
+            found[why].append(label)
     return found
 
 
@@ -136,7 +140,7 @@ def _serial(kind: Kind, curve: Curve, last: CurvePoint) -> str:
     ends = fraction_ends(last.serial, last.launches)
     return (
         f"; from these two follows a serial fraction of {percent(last.serial.value)} % ({ends}; Karp and Flatt)"
-        f"{_outside(last.serial.value)}. No fit of Amdahl's law: {curve.no_fit}"
+        f"{_outside(last.serial)}"
     )
 
 
@@ -146,7 +150,7 @@ def fit_text(fit: Fit, launches: int) -> str:
     counts = ", ".join(map(str, fit.counts))
     text = (
         f"Amdahl's law through {counts} devices has a serial fraction of {percent(fit.serial.value)} % "
-        f"({fraction_ends(fit.serial, launches)}){_outside(fit.serial.value)}"
+        f"({fraction_ends(fit.serial, launches)}){_outside(fit.serial)}"
     )
     side = "longer" if off > 0 else "shorter"
     furthest = f"a step on {_devices(count)} is {percent(abs(off))} % {side} than that curve says"
@@ -158,10 +162,17 @@ def fit_text(fit: Fit, launches: int) -> str:
     return f"{text}; furthest off, {furthest}{beyond}"
 
 
-def _outside(fraction: float) -> str:
-    if fraction < 0:
-        return ", below 0: faster than linear, for which the law has no room"
-    return ", above 100 %: slower than one device" if fraction > 1 else ""
+def _outside(fraction: Interval) -> str:
+    """What a fraction below 0 or above 1 means, and whether it surely is."""
+    if fraction.value < 0:
+        sure = fraction.high is not None and fraction.high < 0
+        text = ", below 0: faster than linear, for which the law has no room"
+    elif fraction.value > 1:
+        sure = fraction.low is not None and fraction.low > 1
+        text = ", above 100 %: slower than one device"
+    else:
+        return ""
+    return text if sure else f"{text} (not surely)"
 
 
 def _best(curves: Sequence[Curve]) -> Iterator[str]:

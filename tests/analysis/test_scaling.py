@@ -168,7 +168,11 @@ def test_more_than_linear_is_said_and_not_cut_off(tmp_path: Path) -> None:
                               [("single", 1, 100.0), ("ddp", 2, 210.0), ("ddp", 4, 450.0)]))  # fmt: skip
     curve = curve_of(of_kind(data, "strong"), "ddp")
     assert curve.fit and curve.fit.serial.value < 0
-    assert "below 0: faster than linear, for which the law has no room" in text_of(of_kind(data, "strong"))
+    said = "below 0: faster than linear, for which the law has no room"
+    assert f"{said};" in text_of(of_kind(data, "strong")), "three launches that agree: surely"
+    data = run_of(tmp_path / "noisy", *((made_case(name, n, 64), rates) for name, n, rates in
+                  [("single", 1, [90.0, 110.0]), ("ddp", 1, [90.0, 110.0]), ("ddp", 2, [205.0, 206.0])]))  # fmt: skip
+    assert f"{said} (not surely)" in text_of(of_kind(data, "strong"))
 
 
 def test_emulated_cases_are_shown_with_figures_and_make_no_claim(tmp_path: Path) -> None:
