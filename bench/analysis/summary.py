@@ -82,9 +82,20 @@ class WorkloadSummary:
         return len(splits) > len({(devices, sum(sizes)) for devices, sizes in splits})
 
     @property
+    def compared(self) -> tuple[Row, ...]:
+        """The ranked rows that the fastest is held against, itself the first: those at its global batch.
+
+        All of them where it alone has that batch. A sweep adds cases at other batches, which are no rivals.
+        """
+        batches = [row.result.axes.global_batch_size for row in self.ranked]
+        if batches.count(batches[0] if batches else 0) < 2:
+            return self.ranked
+        return tuple(row for row, batch in zip(self.ranked, batches, strict=True) if batch == batches[0])
+
+    @property
     def rivals(self) -> tuple[Row, ...]:
-        """Ranked rows that cannot be told from the fastest: the interval of the ratio holds 1, or there is none."""
-        best, *others = self.ranked or (None,)
+        """Compared rows that cannot be told from the fastest: the interval of the ratio holds 1, or there is none."""
+        best, *others = self.compared or (None,)
         return tuple(row for row in others if best and not surely_above(best.throughput, row.throughput))
 
 
@@ -225,13 +236,21 @@ def _notes(result: CaseResult) -> tuple[str, ...]:
 def _versus_single(row: Row, trusted: Sequence[Row]) -> Ratio | None:
     """Against one device at the same global batch, else at the same batch per device."""
     axes = row.result.axes
-    singles = [other for other in trusted if other.result.axes.strategy == "single" and _same_training(other, row)]
     per_device = axes.global_batch_size / axes.num_devices
     for batch, basis in ((axes.global_batch_size, SAME_BATCH), (per_device, SAME_PER_DEVICE)):
-        found = [other for other in singles if other.result.axes.global_batch_size == batch]
-        if found:
-            return _ratio(row, _closest(found), basis)
+        if base := single_at(batch, row, trusted):
+            return _ratio(row, base, basis)
     return None
+
+
+def single_at(batch: float, row: Row, rows: Sequence[Row]) -> Row | None:
+    """The case of `single` at a batch that trains as `row` does; of several the one that shares most levers."""
+    found = [
+        other for other in rows
+        if other.result.axes.strategy == "single" and other.result.axes.global_batch_size == batch
+        and _same_training(other, row)
+    ]  # fmt: skip
+    return _closest(found) if found else None
 
 
 def _versus_dp(row: Row, rows: Sequence[Row]) -> Ratio | None:

@@ -49,8 +49,9 @@ def verdict(summary: WorkloadSummary) -> str:
         return f"Nothing can be ranked: every case is left out ({', '.join(reasons)})."
     axes = best.result.axes
     devices = "1 device" if axes.num_devices == 1 else f"{axes.num_devices} devices"
-    count = len(summary.ranked)
-    among = "the only case that can be ranked" if count == 1 else f"the fastest of the {count} ranked cases"
+    count = len(summary.compared)
+    at = " at that batch" if count < len(summary.ranked) else ""
+    among = "the only case that can be ranked" if count == 1 else f"the fastest of the {count} ranked cases{at}"
     setting = f"{devices}, global batch {axes.global_batch_size}, {axes.precision}"
     rivals = summary.rivals
     if rivals:

@@ -14,12 +14,15 @@ from markupsafe import Markup
 
 from bench.analysis.balance import balance_summaries
 from bench.analysis.checks import checks
+from bench.analysis.scaling import scaling_summaries
 from bench.analysis.summary import summarise
 from bench.analysis.timelines import watched_launches
 from bench.analysis.wording import banner, cpu_share
 from bench.recording.files import write_atomically
 from bench.recording.reader import RunData, read_run, read_timeline
 from bench.reporting.cells import USE
+from bench.reporting.scaling import HOW as SCALING_HOW
+from bench.reporting.scaling import scaling_section
 from bench.reporting.sections import memory_metric, workload_section
 from bench.reporting.shares import HOW, share_section
 from bench.reporting.units import scale_of
@@ -76,6 +79,8 @@ def render_page(data: RunData, timeline: pd.DataFrame) -> str:
         sections=[workload_section(*item, data.run, watched) for item in enumerate(summaries)],
         shares=[share_section(*item) for item in enumerate(balance_summaries(data))],
         no_shares=HOW,
+        scalings=[scaling_section(*item) for item in enumerate(scaling_summaries(data, summaries))],
+        no_scalings=SCALING_HOW,
         checks=checks(data, summaries),
         facts=_facts(data.run),
         launches=data.launches,

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from bench.analysis.balance import balance_summaries
 from bench.analysis.checks import REASONS, checks
+from bench.analysis.scaling import scaling_summaries
 from bench.analysis.summary import WorkloadSummary, summarise
 from bench.analysis.wording import banner, cpu_share, verdict
 from bench.recording.reader import RunData
@@ -41,6 +42,11 @@ def print_summary(data: RunData, console: Console) -> None:
         console.print(Text(f"{sweep.workload}: GPU 0's share of {batch}"))
         for sentence in sweep.sentences:
             # No line breaks of ours: it may hold an option to copy.
+            console.print(Text(f"  {sentence}", style="bold"), soft_wrap=True)
+        console.print()
+    for scaling in scaling_summaries(data, summaries):
+        console.print(Text(f"{scaling.workload}: {scaling.kind} scaling at {scaling.setting}"))
+        for sentence in scaling.sentences:
             console.print(Text(f"  {sentence}", style="bold"), soft_wrap=True)
         console.print()
     if summaries and (share := cpu_share(data)):

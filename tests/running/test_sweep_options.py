@@ -110,6 +110,14 @@ def test_launch_that_two_scenarios_ask_for_runs_once_and_under_its_main_scenario
     assert sum("[mnist_cnn-ddp-" in id for id in alone) == 3
 
 
+def test_scaling_is_a_sweep_of_the_strategies_that_were_given_beside_single(suite: pytest.Pytester) -> None:
+    ids = collected(suite, "scenarios", "--sweeps", "scaling", "--strategies", "ddp")
+    timed = {id.partition("[")[2].partition("-launch")[0] for id in ids if "-launch" in id}
+    assert timed == {f"mnist_cnn-{case}-fp32" for case in
+                     ("single-1x-b128", "single-1x-b64", "ddp-1x-b128", "ddp-2x-b128", "ddp-1x-b64")}  # fmt: skip
+    assert not [id for id in collected(suite, "scenarios", "--strategies", "ddp") if "single" in id or "-1x-" in id]
+
+
 def test_order_is_parity_first_then_launch_by_launch(suite: pytest.Pytester) -> None:
     ids = collected(suite, "scenarios", "--sweeps", "load_balance")
     turns = [-1 if id.endswith("-parity]") else int(id[-2]) for id in ids]
