@@ -120,10 +120,12 @@ class Trainer:
         last = len(batch.micro_batches) - 1
         for number, micro_batch in enumerate(batch.micro_batches):
             with self.strategy.synchronising(self.wrapped, last=self._synchronises_each or number == last):
-                terms = self._forward(micro_batch, last=number == last)
-                loss = terms[0] * (self._loss_scale / batch.weight)
+                loss_sum, weight = self._forward(micro_batch, last=number == last)
+                loss = loss_sum.float() * (self._loss_scale / batch.weight)
                 (loss if self._scaler is None else self._scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
-            total = terms.detach() if total is None else total + terms.detach()
+            # Detached first: in the graph, stack and selection would be differentiated in every step for nothing.
+            terms = terms_of(loss_sum.detach(), weight.detach() if isinstance(weight, Tensor) else weight)
+            total = terms if total is None else total + terms
         self._with_optimizer(self._update)
         self.steps_taken += 1
         assert total is not None
@@ -176,29 +178,30 @@ class Trainer:
         model.to(self.devices[0])
         return model
 
-    def _forward(self, batch: Batch, last: bool = True) -> Tensor:
-        """Loss sum and weight of a micro-batch as a tensor of shape (2,); `last` of those that are accumulated."""
+    def _forward(self, batch: Batch, last: bool = True) -> tuple[Tensor, Tensor | float]:
+        """Loss sum, with its graph, and weight of a micro-batch; `last` of those that are accumulated."""
         device, host = self.devices[0], self.strategy.scatters
         if self._loss_inside:
             inside: Tensor = self.wrapped(*(batch if host else to_device(batch, device, copy=self._copies)))
-            return inside.sum(dim=0)
+            loss_sum, weight = inside.sum(dim=0)
+            return loss_sum, weight
         args, kwargs, targets = batch if host else to_device(batch, device, copy=self._copies)
         if host:
             targets = to_device(targets, device, copy=self._copies)
         output = self._module.whole_output(self.wrapped(args, kwargs))
         with autocast(self.case.precision, self.case.device_type):
-            loss_sum, weight = self._loss(output, targets, samples_in((args, kwargs)))
+            loss_sum, weight = self._loss(output, targets, (args, kwargs))
             if self._check is not None and torch.is_grad_enabled():
                 loss = self.workload.loss
                 self._check(StepLoss(output=output, targets=targets, loss_sum=loss_sum, loss=loss, last=last))
-        return terms_of(loss_sum, weight)
+        return loss_sum, weight
 
-    def _loss(self, output: Any, targets: Any, samples: int) -> tuple[Tensor, Tensor | float]:
+    def _loss(self, output: Any, targets: Any, inputs: Any) -> tuple[Tensor, Tensor | float]:
         """The workload's; RefusedError where it fails because of how the strategy puts outputs together."""
         try:
             loss_sum, weight = checked_loss(self.workload.loss(output, targets), self.workload.name)
         except Exception as error:
-            reason = self.strategy.loss_refusal(output, samples, error)
+            reason = self.strategy.loss_refusal(output, samples_in(inputs), error)
             if reason is None:
                 raise
             raise RefusedError(reason) from error
@@ -216,7 +219,7 @@ class Trainer:
 
     def loss(self, batch: Batch) -> Tensor:
         """The same with its graph."""
-        return self._forward(batch)[0]
+        return self._forward(batch)[0].float()
 
     @property
     def model(self) -> nn.Module:
