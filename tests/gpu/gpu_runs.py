@@ -13,7 +13,7 @@ import bench
 from bench.recording.reader import RunData, read_run, read_timeline
 
 ROOT = Path(__file__).parents[2]
-STRATEGIES = ("single", "dp", "balanced_dp", "ddp", "fsdp", "fsdp1")
+STRATEGIES = ("single", "dp", "balanced_dp", "ddp", "fsdp", "fsdp1", "zero1")
 TOGETHER = STRATEGIES[1:]
 
 # Each run's options. Together they stay under 6 minutes on one GPU, a launch being some 5 s.
@@ -28,6 +28,10 @@ RUNS = {
     "auto": (
         "--devices 0,0 --workloads resnet50 --preset quick --global-batch-size 32 --launches 1 --rounds 5 "
         "--strategies dp,balanced_dp:gpu0_bsz=auto"
+    ),
+    "compiled": (
+        "--devices 1 --workloads resnet50 --preset standard --launches 2 --strategies single --batch-per-device 256 "
+        "--levers channels_last=on,compile=model"
     ),
     "bf16": "--devices 1 --workloads resnet50,bert_small --preset standard --launches 2 --strategies single,ddp",
 }

@@ -21,7 +21,15 @@ def test_bf16_runs_at_real_size(gpu_runs: GpuRuns, workload: str, strategy: str)
     assert case["parity_status"] == "ok" and case["parity_error"] < 1e-4
 
 
+def test_resnet50_compiled_with_channels_last(gpu_runs: GpuRuns) -> None:
+    case = gpu_runs.get("compiled").case("resnet50", "single")
+    assert (case["status"], case["precision"]) == ("ok", "bf16"), case["reason"]
+    print(
+        f"{case['case_id']}: {case['samples_per_second']:,.0f} samples/s, {case['first_step_seconds']:.1f} s first step"
+    )
+
+
 def test_runs_end_well(gpu_runs: GpuRuns) -> None:
-    for name in ("one", "twice", "auto", "bf16"):
+    for name in ("one", "twice", "auto", "compiled", "bf16"):
         run = gpu_runs.get(name)
         assert run.exit_status == 0, run.output[-4000:]

@@ -7,7 +7,7 @@ import torch
 
 from tests.gpu.gpu_runs import STRATEGIES, TOGETHER, GpuRuns
 
-PROCESS_GROUPS = ("ddp", "fsdp", "fsdp1")
+PROCESS_GROUPS = ("ddp", "fsdp", "fsdp1", "zero1")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
