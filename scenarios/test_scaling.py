@@ -17,10 +17,10 @@ from bench.schema import Case
 
 SWEEP = True
 BASELINE = StrategyChoice(name="single")
-ALL_COUNTS_TO = 8
+ALL_COUNTS_TO = 4
 """Every number of devices up to here is measured; beyond it powers of two, and all devices."""
 MOST_TIMES_USUAL = 2
-"""A batch that all counts divide may be so many times the usual one: 840 samples are none of a batch of 8."""
+"""A batch that all counts divide may be so many times the usual one: 24 samples are none of a batch of 8."""
 
 
 def cases(plan: Plan) -> list[Case]:
@@ -41,7 +41,7 @@ def cases(plan: Plan) -> list[Case]:
 
 
 def device_counts(total: int) -> list[int]:
-    """All numbers of devices up to 8, beyond that powers of two, and `total` itself."""
+    """All numbers of devices up to 4, beyond that powers of two, and `total` itself."""
     return sorted({*range(1, min(total, ALL_COUNTS_TO) + 1), *_powers(total), total})
 
 

@@ -16,6 +16,10 @@ from bench.strategies.base import Context, Option, Strategy, register
 from bench.structure import own_name
 
 POWERSGD_START = 2
+POWERSGD_NEEDS_NCCL = (
+    "its collectives are called as earlier ones end, in an order that gloo lets differ from rank to rank: with more than "
+    "one bucket they do not match (torch 2.14); it needs NCCL, with a GPU for each rank"
+)
 HOOKS = ("fp16", "bf16", "powersgd")
 
 BUCKET_CAP_MB = Option(name="bucket_cap_mb", default="25", meaning="size of a gradient bucket in MiB")
@@ -80,6 +84,8 @@ class DDP(Strategy):
                 "DDP cannot skip synchronisation (no_sync) in a static graph; use static_graph=off, "
                 "accumulation_sync=every, or 1 step"
             )
+        if self.option(case, COMM_HOOK.name) == "powersgd" and (case.device_type == "cpu" or case.oversubscribed):
+            return f"{COMM_HOOK.name}=powersgd: {POWERSGD_NEEDS_NCCL}"
         return super().unsupported(case)
 
     def follows_output(self, case: Case) -> bool:

@@ -49,9 +49,9 @@ def test_cases_on_two_cpu_workers() -> None:
     [
         (1, [1]),
         (3, [1, 2, 3]),
-        (8, [1, 2, 3, 4, 5, 6, 7, 8]),
-        (12, [1, 2, 3, 4, 5, 6, 7, 8, 12]),
-        (40, [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 40]),
+        (8, [1, 2, 3, 4, 8]),
+        (12, [1, 2, 3, 4, 8, 12]),
+        (40, [1, 2, 3, 4, 8, 16, 32, 40]),
     ],
 )
 def test_numbers_of_devices(total: int, counts: list[int]) -> None:
@@ -63,7 +63,7 @@ def test_numbers_of_devices(total: int, counts: list[int]) -> None:
     [
         (gpus(4), "resnet50", 252, 64),  # 256 is 21.3 times 12
         (gpus(4), "mnist_cnn", 516, 128),  # 512 is 42.7 times 12
-        (gpus(8), "resnet50", 840, 64),  # 512; 840 is the least that 1 to 8 divide
+        (gpus(8), "resnet50", 504, 64),  # 512 is 21.3 times 24
         (gpus(3), "bert_small", 96, 32),  # its own 32 x 3, which 6 divides
     ],
 )
@@ -78,11 +78,11 @@ def test_the_strong_batch_is_the_nearest_that_all_counts_divide(
 
 
 def test_where_that_is_far_from_the_usual_batch_counts_between_are_skipped_with_the_reason() -> None:
-    # Of 8 samples 840 would be another workload: 8, which 1, 2, 4 and 8 devices divide.
+    # Of 8 samples 24 would be another workload: 8, which 1, 2, 4 and 8 devices divide.
     plan = plan_of(cpu(8), workloads="bert_small", strategies="ddp,dp", devices="8")
-    assert {batch for _, batch in batches(plan)} == {8, *range(1, 8)}
+    assert {batch for _, batch in batches(plan)} == {8, *range(1, 5)}
     skipped = reasons(plan)
-    assert set(skipped) == {f"bert_small-ddp-{n}x-b8-fp32" for n in (3, 5, 6, 7)}, "dp splits unevenly"
+    assert set(skipped) == {"bert_small-ddp-3x-b8-fp32"}, "dp splits unevenly"
     assert "global_batch_size 8 does not divide over 3 devices; use 6 or 9" in skipped["bert_small-ddp-3x-b8-fp32"]
 
 

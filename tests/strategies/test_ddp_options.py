@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bench.schema import Case, NameValue
 from bench.strategies import registry
 
@@ -23,3 +25,17 @@ def test_static_graph_cannot_skip_synchronisation() -> None:
     assert registry.get("ddp").unsupported(static_graph(1)) is None
     reason = registry.get("ddp").unsupported(static_graph(2))
     assert reason is not None and "no_sync" in reason and "static_graph=off" in reason
+
+
+def test_synchronising_each_micro_batch_is_what_a_static_graph_takes() -> None:
+    case = static_graph(2)
+    every = replace(case, settings=(*case.settings, NameValue(name="accumulation_sync", value="every")))
+    assert registry.get("ddp").unsupported(every) is None
+
+
+def test_powersgd_is_refused_over_gloo_whose_order_of_collectives_differs_between_ranks() -> None:
+    hook = replace(static_graph(1), settings=(NameValue(name="comm_hook", value="powersgd"),))
+    assert "it needs NCCL" in str(registry.get("ddp").unsupported(hook))
+    on_gpus = replace(hook, device_type="cuda")
+    assert registry.get("ddp").unsupported(on_gpus) is None
+    assert registry.get("ddp").unsupported(replace(on_gpus, devices=(0, 0))) is not None
