@@ -17,8 +17,8 @@ from bench.structure import own_name
 
 POWERSGD_START = 2
 POWERSGD_NEEDS_NCCL = (
-    "its collectives are called as earlier ones end, in an order that gloo lets differ from rank to rank: with more than "
-    "one bucket they do not match (torch 2.14); it needs NCCL, with a GPU for each rank"
+    "its collectives are called as earlier ones end, in an order that gloo lets differ from rank to rank: with more "
+    "than one bucket they do not match (torch 2.14); it needs NCCL, with a GPU for each rank"
 )
 HOOKS = ("fp16", "bf16", "powersgd")
 
