@@ -2,6 +2,7 @@
 
 A scenario is a module with `cases(plan) -> list[Case]` and tests that use the fixtures
 `measure` (one timed launch) and `parity` (one check of the training). Each launch is a test.
+One with `searches(plan) -> list[Search]` and a test that uses `search` adds one test a search, after all others.
 A module with `SWEEP = True` is measured only when asked for: by `--sweeps`, by its file, by the preset.
 pytest-benchmark is driven natively: after a launch its rounds are replayed under a timer that
 advances by their duration, so that its tables and files hold seconds per step.
@@ -10,8 +11,9 @@ advances by their duration, so that its tables and files hold seconds per step.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +22,23 @@ import pytest
 from bench.errors import BenchError
 from bench.planning.cli import add_options, nearest_option, read_options
 from bench.planning.plan import Plan, make_plan
-from bench.running.collected import is_scenario, is_sweep, launch_of, once, turn
+from bench.running.asking import run_search
+from bench.running.collected import FIXTURES, is_scenario, is_sweep, launch_of, once, search_of, turn
 from bench.running.items import (
     LaunchItem,
     check_strategies,
     check_sweeps,
     hears_strategies,
-    parity_items,
+    items_of,
     scenario_name,
-    timing_items,
 )
 from bench.running.machinery import Machinery, open_run
 from bench.running.progress import Progress, write_plan, write_report, write_summary
 from bench.running.replay import ReplayClock, replay
+from bench.running.searches import SearchItem
 from bench.running.session import Finished, RunSession
 from bench.running.typed import typed
-from bench.schema import Case, Launch
+from bench.running.verdicts import XDIST_REFUSAL, conclude
 
 Measure = Callable[[], None]
 
@@ -80,30 +83,24 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(XDIST_REFUSAL)
 
 
-XDIST_REFUSAL = (
-    "launches must run one at a time, since each uses every device and core: run the scenarios without "
-    "pytest-xdist (leave out -n, or add -p no:xdist)"
-)
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per launch of each case that the module's `cases(plan)` names."""
-    fixture = next((name for name in ("measure", "parity") if name in metafunc.fixturenames), None)
-    make_cases = getattr(metafunc.module, "cases", None)
-    if fixture is None or make_cases is None:
+    """One test per launch of each case of the module's `cases(plan)`, and per search of its `searches(plan)`."""
+    fixture = next((name for name in FIXTURES if name in metafunc.fixturenames), None)
+    makes = getattr(metafunc.module, "cases" if fixture != "search" else "searches", None)
+    if fixture is None or makes is None:
         return
     if hasattr(metafunc.config, "workerinput"):
         # Under pytest-xdist one test says why there are no others; raising here would only crash the worker.
         metafunc.parametrize(fixture, [None], ids=["refused"], indirect=True)
         return
-    items: list[LaunchItem] = []
+    items: Sequence[LaunchItem | SearchItem] = []
     plan = _plan(metafunc.config)
     if plan is not None and _asked_for(metafunc.module, metafunc.config, plan):
-        cases: list[Case] = make_cases(plan)
-        if cases:
+        found: list[Any] = makes(plan)
+        if found:
             name = scenario_name(Path(metafunc.module.__file__))
-            metafunc.config.stash[STATE].hears[name] = hears_strategies(make_cases, plan)
-        items = parity_items(cases, plan) if fixture == "parity" else timing_items(cases, plan)
+            metafunc.config.stash[STATE].hears[name] = hears_strategies(makes, plan)
+        items = items_of(fixture, found, plan)
     metafunc.parametrize(fixture, items, ids=[str(item) for item in items], indirect=True)
 
 
@@ -146,34 +143,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(str(error)) from None
     order = random.Random(state.plan.options.seed)
     launches, repeated = once([item for item in items if launch_of(item) is not None])
+    searches = [item for item in items if search_of(item) is not None]
+    rest = [item for item in items if launch_of(item) is None and search_of(item) is None]
     # A scenario without a case in this run leaves one unparametrized test behind.
-    empty = [item for item in items if launch_of(item) is None and is_scenario(item)]
-    others = [item for item in items if launch_of(item) is None and not is_scenario(item)]
+    empty = [item for item in rest if is_scenario(item)]
     config.hook.pytest_deselected(items=[*empty, *repeated])
     order.shuffle(launches)
     launches.sort(key=turn)
-    items[:] = others + launches
+    items[:] = [*(item for item in rest if not is_scenario(item)), *launches, *searches]
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """Say what will happen; on a dry run stop there; else make everything ready before the first launch."""
     config, state = session.config, session.config.stash[STATE]
     cases = [launch.case for item in session.items if (launch := launch_of(item)) is not None]
+    searches = [found.search for item in session.items if (found := search_of(item)) is not None]
     only_shown = config.option.collectonly or getattr(config.option, "setupplan", False)
-    if state.plan is None or not cases or only_shown:
+    if state.plan is None or not (cases or searches) or only_shown:
         return None
     reporter = _reporter(config)
+    every = [*cases, *(case for search in searches for case in search.cases)]
     try:
-        run = state.machinery.describe(state.plan, typed(config), cases, state.hears)
+        run = state.machinery.describe(state.plan, typed(config), every, state.hears)
+        run = replace(run, planned_launches=len(cases))
         if not state.plan.options.dry_run:
             state.session = open_run(state.plan, state.machinery, run)
     except BenchError as error:
         raise pytest.UsageError(str(error)) from None
-    write_plan(reporter, state.plan, run, cases, dry_run=state.session is None)
+    write_plan(reporter, state.plan, run, cases, searches, dry_run=state.session is None)
     if state.session is None:
         return True
-    state.progress = Progress(reporter, state.plan, cases)
-    for problem in state.session.prepare(cases):
+    state.progress = Progress(reporter, state.plan, cases, searches)
+    for problem in state.session.prepare(every):
         reporter.write_line(problem, red=True)
     return None
 
@@ -204,7 +205,7 @@ def measure(request: pytest.FixtureRequest, replay_clock: ReplayClock, benchmark
 
     def run() -> None:
         finished = _recorded(request, lambda session: session.time(item.case, item.launch))
-        _conclude(finished.row)
+        conclude(finished.row)
         assert finished.trace is not None
         replay(benchmark, replay_clock, finished.trace, finished.row)
 
@@ -220,9 +221,19 @@ def parity(request: pytest.FixtureRequest) -> Measure:
 
     def run() -> None:
         finished = _recorded(request, lambda session: session.check_parity(item.case))
-        _conclude(finished.row)
+        conclude(finished.row)
 
     return run
+
+
+@pytest.fixture
+def search(request: pytest.FixtureRequest) -> Measure:
+    """Run one search to its end, with every launch that it asks for."""
+    if request.param is None:
+        pytest.fail(XDIST_REFUSAL, pytrace=False)
+    state = request.config.stash[STATE]
+    assert state.session is not None and state.progress is not None
+    return partial(run_search, request.param.search, state.session, state.progress)
 
 
 def _recorded(request: pytest.FixtureRequest, launch: Callable[[RunSession], Finished]) -> Finished:
@@ -237,17 +248,6 @@ def _recorded(request: pytest.FixtureRequest, launch: Callable[[RunSession], Fin
     return finished
 
 
-def _conclude(row: Launch) -> None:
-    """A test's verdict: skipped and oom are results, an error or a timeout is a failure."""
-    if row.status == "oom":
-        pytest.skip(f"out of memory (recorded): {row.reason}")
-    if row.status == "skipped":
-        pytest.skip(row.reason or "skipped")
-    if row.status != "ok":
-        where = f" (rank {row.rank}, {row.phase})" if row.rank is not None else ""
-        pytest.fail("\n".join(filter(None, [f"{row.status}{where}: {row.reason}", row.traceback])), pytrace=False)
-
-
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
     """Launches have their own progress line instead of dots."""
     state = config.stash.get(STATE, None)
@@ -259,7 +259,9 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """A progress line around every launch."""
-    state, launch = item.config.stash[STATE], launch_of(item)
+    state, launch, search = item.config.stash[STATE], launch_of(item), search_of(item)
+    if state.progress is not None and search is not None:
+        state.progress.search(item.nodeid, search.search)
     if state.progress is None or launch is None:
         return (yield)
     state.progress.start(item.nodeid, str(launch), launch.case)

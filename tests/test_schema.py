@@ -39,7 +39,7 @@ CASES = st.builds(
     settings=st.dictionaries(st.sampled_from(list(SETTINGS)), st.none(), max_size=3).flatmap(
         lambda chosen: st.fixed_dictionaries({name: st.sampled_from(SETTINGS[name]) for name in chosen}).map(listed)
     ),
-    purpose=st.sampled_from(["timing", "parity"]),
+    purpose=st.sampled_from(["timing", "parity", "search"]),
 )
 PLAIN: dict[str, Any] = {
     "workload": "resnet50", "strategy": "ddp", "device_type": "cpu", "devices": (0, 1), "global_batch_size": 8,

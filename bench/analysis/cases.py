@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.analysis.estimates import estimate, estimates_of
 from bench.recording.reader import RunData
-from bench.schema import PARITY_LIMIT, Estimate, Launch
+from bench.schema import MAX_BATCH, PARITY_LIMIT, UNTIMED, Estimate, Launch
 
 FAILED = ("error", "timeout", "oom")
 WORST_FIRST = (*FAILED, "skipped")
@@ -74,6 +74,11 @@ class CaseResult:
     def oversubscribed(self) -> bool:
         return any(launch.oversubscribed for launch in self.launches)
 
+    @property
+    def at_own_largest(self) -> bool:
+        """Whether only a search for the largest batch asked for it: no other strategy is at its batch."""
+        return all((launch.search or "").startswith(MAX_BATCH) for launch in self.launches)
+
     def of(self, metric: str) -> Estimate | None:
         """The estimate of the whole case, if there is one with a value."""
         found = self.estimates.get((metric, None))
@@ -107,7 +112,7 @@ def case_results(data: RunData) -> list[CaseResult]:
         estimates[item.case_id][item.metric, item.device_index] = item
     checked = _results((launch for launch in data.launches if launch.purpose == "parity"), estimates, {})
     by_key = {(*_training(result.axes), result.axes.precision): result for result in checked}
-    return _results((launch for launch in data.launches if launch.purpose != "parity"), estimates, by_key)
+    return _results((launch for launch in data.launches if launch.purpose not in UNTIMED), estimates, by_key)
 
 
 _Checked = Mapping[tuple[object, ...], CaseResult]

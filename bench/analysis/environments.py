@@ -91,7 +91,8 @@ def _machine(run: Run) -> Facts:
 
 
 def _asked(run: Run) -> Facts:
-    return {"preset": run.preset}
+    limit = None if run.memory_limit_bytes is None else f"{run.memory_limit_bytes / 2**20:g} MiB a device"
+    return {"preset": run.preset, "memory limit": limit}
 
 
 def _runtime(run: Run) -> Facts:

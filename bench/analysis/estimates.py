@@ -33,9 +33,14 @@ class LaunchValue:
 def launch_values(samples: pd.DataFrame, launches: Iterable[Launch]) -> dict[Key, list[LaunchValue]]:
     """The value of each launch that ended ok, in order of launches. Non-finite values are nulls here.
 
-    A parity launch that missed ended as an error, and its value is what tells by how much.
+    A parity launch that missed ended as an error, and its value is what tells by how much. A probe of a search is too
+    short to say anything.
     """
-    run_ids = {(of.case_id, of.launch) for of in launches if of.status == "ok" or of.purpose == "parity"}
+    run_ids = {
+        (of.case_id, of.launch)
+        for of in launches
+        if of.purpose != "search" and (of.status == "ok" or of.purpose == "parity")
+    }
     groups: dict[Key, dict[int, list[tuple[float | None, bool, str | None]]]] = defaultdict(lambda: defaultdict(list))
     names = ["case_id", "metric", "launch", "device_index", "round_index", "value", "note"]
     columns = [_plain(samples[name]) for name in names]

@@ -15,7 +15,7 @@ from bench.analysis.estimates import launch_values
 from bench.analysis.intervals import LogMean, Reading, log_mean_of
 from bench.errors import ResultsError
 from bench.recording.reader import find_run, is_run, read_columns, read_run, read_run_row, runs, runs_with_rows
-from bench.schema import Run
+from bench.schema import MAX_BATCH, UNTIMED, Run
 
 COMPARED = "step_p10_seconds"
 """What runs are compared by, unless another metric is named."""
@@ -26,6 +26,7 @@ DEFAULT_WINDOW = 10
 _WINDOW = re.compile(r"last(?::(\d{1,6}))?")
 _LAUNCH_COLUMNS = (
     "case_id", "purpose", "status", "reason", "emulated", "oversubscribed", "data_source", "chunk_sizes", "rounds",
+    "search",
 )  # fmt: skip
 _ESTIMATE_COLUMNS = ("case_id", "device_index", "value", "low", "high", "launches")
 
@@ -106,9 +107,18 @@ def _log_mean(row: Mapping[str, object]) -> LogMean | None:
 def _cases(launches: Iterable[Mapping[str, object]], values: Mapping[str, LogMean | None]) -> dict[str, CaseRecord]:
     of: dict[str, list[Mapping[str, object]]] = defaultdict(list)
     for row in launches:
-        if row["purpose"] != "parity":
+        if row["purpose"] not in UNTIMED:
             of[str(row["case_id"])].append(row)
-    return {case_id: _case(case_id, rows, values.get(case_id)) for case_id, rows in of.items()}
+    return {case_id: _case(case_id, rows, values.get(case_id)) for case_id, rows in of.items() if not _given_up(rows)}
+
+
+def _given_up(rows: Sequence[Mapping[str, object]]) -> bool:
+    """A largest batch that ran out of memory when it was timed: the search times a smaller one in its place.
+
+    Whether that happens is luck, a few megabytes from the limit: not a case that broke.
+    """
+    searched = all(str(row["search"] or "").startswith(MAX_BATCH) for row in rows)
+    return searched and any(row["status"] == "oom" for row in rows)
 
 
 def _case(case_id: str, rows: Sequence[Mapping[str, object]], value: LogMean | None) -> CaseRecord:

@@ -29,6 +29,8 @@ PARITY_UNKNOWN = "parity unknown"
 """Its check was made and did not come to an answer. Without any check a case is ranked, with a doubt."""
 IMPOSSIBLE = "impossible"
 """It reached more FLOP/s than its devices have."""
+OWN_LARGEST = "own largest batch"
+"""It ran at the largest batch of its own strategy, so that nothing else here is at its batch: see `largest`."""
 MEMORY = {"cuda": "peak_allocated_bytes", "cpu": "host_peak_rss_bytes"}
 
 
@@ -221,6 +223,8 @@ def _excluded(result: CaseResult, throughput: Spread | None) -> str | None:
         return PARITY_UNKNOWN
     if beyond_its_peak(result):
         return IMPOSSIBLE
+    if result.at_own_largest:
+        return OWN_LARGEST
     return None if throughput else "no throughput measured"
 
 

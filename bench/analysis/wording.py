@@ -8,7 +8,7 @@ from bench.analysis.checks.base import listed
 from bench.analysis.estimates import TOO_FEW
 from bench.analysis.intervals import Interval
 from bench.analysis.spreads import Ratio, versus
-from bench.analysis.summary import EMULATED, PARITY_UNKNOWN, Row, WorkloadSummary
+from bench.analysis.summary import EMULATED, OWN_LARGEST, PARITY_UNKNOWN, Row, WorkloadSummary
 from bench.recording.reader import RunData
 
 
@@ -46,6 +46,10 @@ def verdict(summary: WorkloadSummary) -> str:
     best = summary.fastest
     if best is None or best.throughput is None:
         reasons = sorted({row.excluded for row in summary.rows if row.excluded})
+        if OWN_LARGEST in reasons:
+            others = [reason for reason in reasons if reason != OWN_LARGEST]
+            rest = f" (left out: {', '.join(others)})" if others else ""
+            return f"Nothing ran at an equal batch, but each strategy at its own largest: another comparison{rest}."
         return f"Nothing can be ranked: every case is left out ({', '.join(reasons)})."
     axes = best.result.axes
     devices = "1 device" if axes.num_devices == 1 else f"{axes.num_devices} devices"

@@ -28,7 +28,7 @@ Message: TypeAlias = Mapping[str, Plain]
 MOST_CHARACTERS = 64 * 1024
 
 # What the host allocator and oneDNN say when memory runs out; CUDA has its own exception.
-HOST_MEMORY_WORDS = ("can't allocate memory", "could not create a primitive", "not enough memory")
+HOST_MEMORY_WORDS = ("can't allocate memory", "could not create a primitive", "not enough memory", "bad_alloc")
 
 # Named in what torch raises where a peer is lost, or a device fails.
 MACHINE_WORDS = ("gloo", "NCCL", "CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS")

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 
 # malloc.h: no trimming of the heap's end at any size, and no block that is mapped by itself.
 TRIM_NEVER, MAP_NONE = (-1, -1), (-4, 0)
+# What malloc begins with; set by hand, it does not grow with what is freed (mallopt(3), M_MMAP_THRESHOLD).
+TRIM_USUAL, MAP_USUAL, MAP_FROM = (-1, 128 * 1024), (-4, 65536), (-3, 128 * 1024)
 OWN_CHOICES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 """Prefixes of what may set malloc; an empty value sets nothing."""
 
@@ -30,14 +32,28 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
     return bool(mallopt(*TRIM_NEVER) and mallopt(*MAP_NONE))
 
 
-def allocator_text(device_type: str, environment: Mapping[str, str] = os.environ) -> str:
-    """How workers take memory of the host, e.g. `glibc 2.36, freed memory kept`."""
+def give_freed_memory_back(environment: Mapping[str, str] = os.environ) -> bool:
+    """The other way round: every large block is mapped by itself and given back when it is freed; whether it is.
+
+    Under a limit a process that keeps what it frees would come to it by how its blocks happen to lie, somewhere below
+    what it holds. The same exceptions as for `keep_freed_memory`.
+    """
+    if not _ours(environment):
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return all([mallopt(*setting) for setting in (TRIM_USUAL, MAP_USUAL, MAP_FROM)])
+
+
+def allocator_text(device_type: str, environment: Mapping[str, str] = os.environ, *, limited: bool = False) -> str:
+    """How workers take memory of the host, e.g. `glibc 2.36, freed memory kept`. limited: under `--memory-limit`."""
     library = " ".join(filter(None, platform.libc_ver())) or "the system's"
     if (names := _own_choices(environment)) and "LD_PRELOAD" in names:
         return "as LD_PRELOAD may set it"
     if names:
         return f"{library}, as {names[0]} sets it"
-    return f"{library}, freed memory kept" if device_type == "cpu" and _ours(environment) else library
+    if device_type != "cpu" or not _ours(environment):
+        return library
+    return f"{library}, large blocks given back" if limited else f"{library}, freed memory kept"
 
 
 def _ours(environment: Mapping[str, str]) -> bool:

@@ -196,7 +196,7 @@ def time_case(
             epoch_samples=workload.epoch_samples,
             epoch_data=workload.epoch_data,
             pace_seconds=tuple(seconds for seconds in pace if seconds is not None),
-            devices=with_traffic(_device_traces(traces, job.case.num_devices), traffic),
+            devices=with_traffic(device_traces(traces, job.case.num_devices), traffic),
         )
         return trace, Ends(warmup=warm, rounds=enough)
 
@@ -262,7 +262,7 @@ def _measured_rounds(session: Session, plan: RoundPlan, steps: int, progress: Pr
     return rounds, end
 
 
-def _device_traces(replies: list[Message], num_devices: int) -> tuple[DeviceTrace, ...]:
+def device_traces(replies: list[Message], num_devices: int) -> tuple[DeviceTrace, ...]:
     """One trace per device of the case; a device that no process reported for has no figures."""
     reported = [DeviceTrace(**device) for reply in replies for device in reply["devices"]]  # type: ignore[union-attr,arg-type]
     known = {trace.device_index: trace for trace in reported}

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
@@ -37,6 +37,8 @@ PRELOAD = ("bench.measuring.tasks", "torchvision", "transformers", "transformers
 FIRST_POLL_SECONDS, LAST_POLL_SECONDS = 0.0002, 0.01
 GRACE_SECONDS = 2.0
 F_SETSIG = 10
+NO_MEMORY = "std::bad_alloc"
+"""The last words of a process that C++ ends as nothing catches that memory was refused."""
 
 Task: TypeAlias = Callable[[Any, Channel], None]
 
@@ -158,7 +160,8 @@ class Session:
             self._failing()
         ranks = self._failing()
         failures = [failure for failure in self._control.failures() if failure.rank in ranks]
-        outcome = first_cause(failures, [self._exits[rank] for rank in ranks & self._exits.keys()], self._control.phase)
+        ended = [self._exits[rank] for rank in ranks & self._exits.keys()]
+        outcome = self._starved(ended) or first_cause(failures, ended, self._control.phase)
         rank, reason = outcome.rank or 0, outcome.reason
         killed = rank in self._exits and self._exits[rank].code == -signal.SIGKILL  # by another: it said nothing of it
         words = None if outcome.traceback or killed else self._logs.last_words(rank)
@@ -166,6 +169,14 @@ class Session:
             reason = f"{reason}; its last words: {words}"
         said = [f"--- last output of rank {rank} ---", *lines] if (lines := self._logs.lines(rank)) else []
         return replace(outcome, reason=reason, traceback="\n".join(filter(None, [outcome.traceback, *said])) or None)
+
+    def _starved(self, ended: Sequence[Exit]) -> Outcome | None:
+        """A rank that C++ ended since it was refused memory: its peers, which lose it, may have said so before."""
+        for of in ended:
+            if of.code < 0 and NO_MEMORY in (self._logs.last_words(of.rank) or ""):
+                reason = f"rank {of.rank} was ended by {signal.Signals(-of.code).name}"
+                return Outcome(status="oom", reason=reason, rank=of.rank, phase=self._control.phase(of.rank))
+        return None
 
     def _timed_out(self) -> Outcome:
         phases = [f"rank {rank}: {self._control.phase(rank)}" for rank in range(self._control.world_size)]

@@ -73,9 +73,9 @@ def check_parity(job: Job, channel: Channel, *, double: bool = True) -> None:
     double: in float64, where `Way` says so.
     """
     channel.phase("build")
-    prepare_process(job)
-    torch.backends.cudnn.deterministic = True
     case = job.case
+    prepare_process(job, channel.rank)
+    torch.backends.cudnn.deterministic = True
     channel.reply({})
     next(channel.commands())
     alone_job = replace(job, case=reference_case(case))

@@ -25,6 +25,7 @@ from bench.errors import BenchError, RefusedError
 from bench.measuring.batches import StepBatch, make_batches, placed
 from bench.measuring.control import Channel, Message, Plain
 from bench.measuring.host_memory import keep_freed_memory
+from bench.measuring.memory_limit import MemoryLimit, limit_memory
 from bench.measuring.pace import pace_of
 from bench.measuring.place import Place, training_place
 from bench.measuring.step import Trainer, synchronize
@@ -58,6 +59,7 @@ class Job:
     """How many of the first steps the strategy's `loss_check` looks at."""
     compiled: str | None = None
     """Folder for what torch.compile makes, that of the run: so that its first launch compiles, whatever was before."""
+    memory_limit: MemoryLimit | None = None
     keeps_memory: bool = True
     """Whether CPU workers keep what they free; False where a benchmark shows what that changes."""
 
@@ -141,20 +143,21 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def prepare_process(job: Job) -> None:
+def prepare_process(job: Job, rank: int) -> None:
     """Set what the whole process must know before it builds a model."""
     if job.compiled is not None:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.compiled
     levers.set_process(job.case)
+    limit_memory(job.memory_limit, job.case, rank)  # which creates CUDA's context
 
 
 def measure(job: Job, channel: Channel) -> None:
     """Serve one timed launch: `round`, `pace`, `begin` and `traces` commands, in any order, then `finish`."""
     case = job.case
     channel.phase("build")
-    if case.device_type == "cpu" and job.keeps_memory:
+    if case.device_type == "cpu" and job.keeps_memory and job.memory_limit is None:
         keep_freed_memory()
-    prepare_process(job)
+    prepare_process(job, channel.rank)
     workload, strategy = job.workload(), strategies.registry.get(case.strategy)
     with training_place(case, job.backend, channel, job.timeout_seconds) as place:
         trainer = Trainer(

@@ -60,6 +60,12 @@ def add_options(group: Any) -> None:
         "preset's budget is spent, e.g. 0.5%%; default: 1%%",
     )
     add("--launch-timeout", metavar="SECONDS", type=float, help="time limit of one launch; default: the preset's")
+    add(
+        "--memory-limit",
+        metavar="SIZE",
+        help="give each device only so much memory in every launch, to stand in for a smaller card, e.g. 24GiB; on CPU "
+        "what a worker may take besides its imports; speeds are measured with it on",
+    )
     add("--run-id", metavar="ID", help="name of the run; default: date, time and four random digits")
     add(
         "--results", metavar="DIR", type=Path, default=DEFAULTS.results, help="where tables are kept (default: results)"
@@ -116,6 +122,7 @@ def read_options(namespace: Any) -> RunOptions:
         rounds=namespace.rounds,
         interval_target=namespace.interval_target,
         launch_timeout=namespace.launch_timeout,
+        memory_limit=namespace.memory_limit,
         run_id=namespace.run_id,
         results=namespace.results,
         reports=namespace.reports,

@@ -53,6 +53,7 @@ class RunOptions:
     rounds: int | None = None
     interval_target: str | None = None
     launch_timeout: float | None = None
+    memory_limit: str | None = None
     run_id: str | None = None
     results: Path = Path("results")
     reports: Path = Path("reports")

@@ -16,6 +16,7 @@ from bench.levers import Lever
 from bench.measuring.machine import Machine
 from bench.measuring.parity import exact_case, parity_case
 from bench.planning import options as choose
+from bench.planning.memory import choose_memory_limit
 from bench.planning.options import RunOptions, StrategyChoice
 from bench.planning.presets import Preset
 from bench.schema import Case, NameValue
@@ -42,6 +43,8 @@ class Plan:
     sweeps: tuple[str, ...]
     global_batch_sizes: tuple[int, ...]
     batches_per_device: tuple[int, ...]
+    memory_limit_bytes: int | None = None
+    """What `--memory-limit` gives each device."""
 
     @property
     def launches(self) -> int:
@@ -150,17 +153,19 @@ def make_plan(options: RunOptions, machine: Machine) -> Plan:
         raise UsageError("--global-batch-size and --batch-per-device exclude each other; give one of them")
     _check_numbers(options)
     preset = choose.choose_preset(options, machine)
+    devices = choose.choose_devices(options, machine)
     plan = Plan(
         options=options,
         machine=machine,
         preset=preset,
-        devices=choose.choose_devices(options, machine),
+        devices=devices,
         strategies=tuple(choose.choose_strategies(options, preset)),
         workloads=tuple(choose.choose_workloads(options)),
         levers=tuple(choose.choose_levers(options)),
         sweeps=tuple(choose.choose_sweeps(options)),
         global_batch_sizes=tuple(choose.choose_batches(options.global_batch_size, "--global-batch-size")),
         batches_per_device=tuple(choose.choose_batches(options.batch_per_device, "--batch-per-device")),
+        memory_limit_bytes=choose_memory_limit(options, machine, devices),
     )
     return plan
 

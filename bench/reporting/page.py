@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from bench.analysis.balance import balance_summaries
 from bench.analysis.checks import checks
+from bench.analysis.largest import largest_summaries
 from bench.analysis.scaling import scaling_summaries
 from bench.analysis.summary import summarise
 from bench.analysis.timelines import watched_launches
@@ -21,6 +22,8 @@ from bench.analysis.wording import banner, cpu_share
 from bench.recording.files import write_atomically
 from bench.recording.reader import RunData, read_run, read_timeline
 from bench.reporting.cells import USE
+from bench.reporting.largest import HOW as HOW_LARGEST
+from bench.reporting.largest import largest_section
 from bench.reporting.scaling import HOW as SCALING_HOW
 from bench.reporting.scaling import scaling_section
 from bench.reporting.sections import memory_metric, workload_section
@@ -77,6 +80,8 @@ def render_page(data: RunData, timeline: pd.DataFrame) -> str:
         version=_version(data.run),
         banner=banner(data),
         sections=[workload_section(*item, data.run, watched) for item in enumerate(summaries)],
+        largest=[largest_section(*item) for item in enumerate(largest_summaries(data, summaries))],
+        no_largest=HOW_LARGEST,
         shares=[share_section(*item) for item in enumerate(balance_summaries(data))],
         no_shares=HOW,
         scalings=[scaling_section(*item) for item in enumerate(scaling_summaries(data, summaries))],
@@ -84,7 +89,8 @@ def render_page(data: RunData, timeline: pd.DataFrame) -> str:
         checks=checks(data, summaries),
         facts=_facts(data.run),
         launches=data.launches,
-        failures=[launch for launch in data.launches if launch.traceback],
+        # That a probe runs out of memory is what a search is after.
+        failures=[of for of in data.launches if of.traceback and (of.purpose, of.status) != ("search", "oom")],
         memory=data.metrics.get(memory_metric(data.run.device_type)),
         use=data.metrics.get(USE["cuda" if data.run.device_type == "cuda" else "cpu"]),
         cpu_share=cpu_share(data),

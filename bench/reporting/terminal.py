@@ -8,11 +8,13 @@ from rich.text import Text
 
 from bench.analysis.balance import balance_summaries
 from bench.analysis.checks import REASONS, checks
+from bench.analysis.largest import LargestSummary, largest_summaries
 from bench.analysis.scaling import scaling_summaries
 from bench.analysis.summary import WorkloadSummary, summarise
 from bench.analysis.wording import banner, cpu_share, verdict
 from bench.recording.reader import RunData
 from bench.reporting.cells import Cell, Line, lines
+from bench.reporting.largest import largest_lines, setting
 
 _SHOWN = 5
 _WIDE = 110
@@ -37,6 +39,8 @@ def print_summary(data: RunData, console: Console) -> None:
             console.print(Text(f"step time and the ratio to dp: in the report, or on a terminal of {_WIDE} columns"))
         console.print(Text(verdict(summary), style="bold"))
         console.print()
+    for largest in largest_summaries(data, summaries):
+        _print_largest(largest, console)
     for sweep in balance_summaries(data):
         batch = f"batch {sweep.global_batch_size} on {sweep.num_devices} devices"
         console.print(Text(f"{sweep.workload}: GPU 0's share of {batch}"))
@@ -62,6 +66,25 @@ def print_summary(data: RunData, console: Console) -> None:
             console.print(Text(f"    and {len(check.seen) - shown} more; the report lists all"))
         if check.remedy:
             console.print(Text(f"    -> {check.remedy}"), soft_wrap=True)
+
+
+def _print_largest(largest: LargestSummary, console: Console) -> None:
+    title = Text(f"{largest.workload}: the largest batch of each strategy ({setting(largest)})")
+    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
+    table.add_column("strategy", overflow="fold", min_width=8)
+    for name in ("devices", "largest batch", "a device", "vs dp", "vs ddp", "samples/s there\n(95 %)"):
+        table.add_column(name, justify="right")
+    table.add_column("timed")
+    for line in largest_lines(largest):
+        table.add_row(
+            line.label, line.devices, line.largest.value, line.per_device, line.versus_dp, line.versus_ddp,
+            _lines(line.throughput.value, line.throughput.detail), _lines(line.status.value, line.status.detail),
+            style="" if line.ranked else "dim",
+        )  # fmt: skip
+    console.print(table)
+    for sentence in largest.sentences:
+        console.print(Text(f"  {sentence}", style="bold"), soft_wrap=True)
+    console.print()
 
 
 def _table(summary: WorkloadSummary, device_type: str, narrow: bool) -> Table:

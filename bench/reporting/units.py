@@ -22,7 +22,7 @@ class Scale:
 
     def number(self, value: float) -> str:
         """The value in this unit, without the unit."""
-        return number(value / self.size)
+        return f"{value:,.0f}" if self.unit == "samples" else number(value / self.size)
 
     def text(self, value: float) -> str:
         """The value with its unit."""

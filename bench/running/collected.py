@@ -1,4 +1,4 @@
-"""Which of the tests that pytest collected are launches, and their order."""
+"""Which of the tests that pytest collected are launches or searches, and their order."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.running.items import LaunchItem
+from bench.running.searches import SearchItem
 
-FIXTURES = {"measure", "parity"}
+FIXTURES = ("measure", "parity", "search")
 
 
 def is_sweep(module: Any) -> bool:
@@ -18,13 +19,21 @@ def is_sweep(module: Any) -> bool:
 def is_scenario(test: Any) -> bool:
     """Whether a test belongs to a scenario."""
     fixtures = getattr(test, "fixturenames", [])
-    return hasattr(getattr(test, "module", None), "cases") and not FIXTURES.isdisjoint(fixtures)
+    module = getattr(test, "module", None)
+    return (hasattr(module, "cases") or hasattr(module, "searches")) and any(name in fixtures for name in FIXTURES)
 
 
 def launch_of(test: Any) -> LaunchItem | None:
     """The launch that a test is, None for any other test."""
     callspec = getattr(test, "callspec", None)
     found = [value for value in callspec.params.values() if isinstance(value, LaunchItem)] if callspec else []
+    return found[0] if found else None
+
+
+def search_of(test: Any) -> SearchItem | None:
+    """The search that a test is, None for any other test."""
+    callspec = getattr(test, "callspec", None)
+    found = [value for value in callspec.params.values() if isinstance(value, SearchItem)] if callspec else []
     return found[0] if found else None
 
 

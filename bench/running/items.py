@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bench.errors import UsageError
 from bench.planning.options import StrategyChoice
 from bench.planning.plan import Plan, reason_to_skip
+from bench.running.searches import SearchItem
 from bench.schema import Case
 
 
@@ -38,6 +40,13 @@ def parity_items(cases: Sequence[Case], plan: Plan) -> list[LaunchItem]:
     return [LaunchItem(case=case, launch=0) for case in wanted]
 
 
+def items_of(fixture: str, found: Sequence[Any], plan: Plan) -> Sequence[LaunchItem | SearchItem]:
+    """The parameters of a test that uses `fixture`, from the cases or the searches of its module."""
+    if fixture == "search":
+        return [SearchItem(search=search) for search in found]
+    return parity_items(found, plan) if fixture == "parity" else timing_items(found, plan)
+
+
 def scenario_name(file: Path) -> str:
     """What `--sweeps` and messages call a scenario's file: test_load_balance.py is load_balance."""
     return file.stem.removeprefix("test_")
@@ -51,10 +60,10 @@ def check_sweeps(plan: Plan, known: Collection[str]) -> None:
         raise UsageError(f"no sweep {unknown[0]!r} among the scenarios that were named; {there}")
 
 
-def hears_strategies(make_cases: Callable[[Plan], list[Case]], plan: Plan) -> bool:
+def hears_strategies(make_cases: Callable[[Plan], Sequence[object]], plan: Plan) -> bool:
     """Whether what a scenario measures depends on `--strategies`; a sweep has strategies of its own."""
     other = "dp" if plan.strategies[0].name == "single" else "single"
-    return make_cases(plan) != make_cases(replace(plan, strategies=(StrategyChoice(name=other),)))
+    return list(make_cases(plan)) != list(make_cases(replace(plan, strategies=(StrategyChoice(name=other),))))
 
 
 def check_strategies(plan: Plan, hears: Mapping[str, bool]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from bench import strategies, workloads
+from bench.balance import size_text
 from bench.host import cpu_cores
 from bench.measuring.host_memory import allocator_text
 from bench.measuring.launcher import Launcher
@@ -54,6 +55,7 @@ class Machinery:
             run_id=options.run_id or new_run_id(datetime.now(timezone.utc)),
             preset=plan.preset.name,
             seed=options.seed,
+            memory_limit_bytes=plan.memory_limit_bytes,
         )
         return replace(
             run,
@@ -64,10 +66,18 @@ class Machinery:
         )
 
 
-def describe_machine(machine: Machine, ordinals: Iterable[int], *, run_id: str, preset: str, seed: int) -> Run:
+def describe_machine(
+    machine: Machine,
+    ordinals: Iterable[int],
+    *,
+    run_id: str,
+    preset: str,
+    seed: int,
+    memory_limit_bytes: int | None = None,
+) -> Run:
     """The row of a run on these devices of a machine, with its environment and no word about what it measures."""
     used = tuple(dict.fromkeys(ordinals))
-    return describe_run(
+    run = describe_run(
         run_id=run_id,
         preset=preset,
         device_type=machine.device_type,
@@ -75,11 +85,12 @@ def describe_machine(machine: Machine, ordinals: Iterable[int], *, run_id: str, 
         command_line="",
         devices=tuple(machine.devices[ordinal] for ordinal in used),
         topology=machine.topology(used),
-        host_allocator=allocator_text(machine.device_type),
+        host_allocator=allocator_text(machine.device_type, limited=memory_limit_bytes is not None),
         cuda_version=machine.cuda_version,
         driver_version=machine.driver_version,
         nccl_version=".".join(map(str, machine.nccl_version)) if machine.nccl_version else None,
     )
+    return replace(run, memory_limit_bytes=memory_limit_bytes)
 
 
 def run_notes(plan: Plan, cases: Iterable[Case], hears: Mapping[str, bool]) -> tuple[str, ...]:
@@ -91,6 +102,7 @@ def run_notes(plan: Plan, cases: Iterable[Case], hears: Mapping[str, bool]) -> t
         notes.append(f"CPU run: it shows the suite working, not GPU speed{replicas}")
     if len(set(plan.devices)) < len(plan.devices):
         notes.append("a device is listed more than once: this tries the code, its speed means nothing")
+    notes += _limit_note(plan)
     if plan.options.strategies is not None:
         notes += [f"{name} has strategies of its own, not those of --strategies" for name in hears if not hears[name]]
     unused = [
@@ -101,6 +113,19 @@ def run_notes(plan: Plan, cases: Iterable[Case], hears: Mapping[str, bool]) -> t
     if plan.options.data_root is not None and unused:
         notes.append(f"--data-root is not used by {', '.join(unused)}: synthetic data; add --data real to use it")
     return tuple(notes)
+
+
+def _limit_note(plan: Plan) -> list[str]:
+    limit = plan.memory_limit_bytes
+    if limit is None:
+        return []
+    note = f"--memory-limit: every launch had {size_text(limit)} a device, and its speed was measured so"
+    if plan.machine.device_type == "cpu":
+        note += (
+            "; on CPU that is what a worker may take besides its imports, its batches too, and as many times that as "
+            "it drives devices (dp, balanced_dp)"
+        )
+    return [note]
 
 
 def open_run(plan: Plan, machinery: Machinery, run: Run) -> RunSession:

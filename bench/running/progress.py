@@ -6,6 +6,7 @@ import io
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from bench.planning.plan import Plan, reason_to_skip
 from bench.recording.reader import read_run
 from bench.reporting.page import render
 from bench.reporting.terminal import print_summary
+from bench.running.searches import Search
+from bench.running.session import Finished
 from bench.schema import Case, Launch, Run, Trace
 
 COLOURS = {"ok": "green", "skipped": "yellow", "oom": "yellow", "timeout": "red", "error": "red"}
@@ -28,7 +31,9 @@ def clock_text(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
 
 
-def write_plan(reporter: Any, plan: Plan, run: Run, cases: Sequence[Case], *, dry_run: bool) -> None:
+def write_plan(
+    reporter: Any, plan: Plan, run: Run, cases: Sequence[Case], searches: Sequence[Search] = (), *, dry_run: bool
+) -> None:
     """The devices, the number of launches, the expected time, and where results go."""
     parity = sum(case.purpose == "parity" for case in cases)
     timing = len(cases) - parity
@@ -43,12 +48,25 @@ def write_plan(reporter: Any, plan: Plan, run: Run, cases: Sequence[Case], *, dr
     amount = ", ".join([_count(len(distinct), "case"), _count(timing, "launch"), _count(parity, "parity check")])
     doubt = "; that is a figure for GPUs, CPUs take far longer" if _slow(plan) else ""
     reporter.write_line(f"{amount}; about {expected} (minutes:seconds) when nothing else runs{doubt}")
+    for search in searches:
+        timed = len(search.cases) * plan.launches
+        longest = clock_text(plan.expected_seconds(timed, search.most_probes))
+        asked = f"up to {_count(search.most_probes, 'probe')}, then {_count(timed, 'launch')}"
+        reporter.write_line(f"then {search.name}: {asked}; about {longest} where it takes them all")
     if dry_run:
         for case in distinct:
-            reason = reason_to_skip(case, plan.machine, None)
-            reporter.write_line(f"  {case}" + (f"  skipped: {reason}" if reason else ""), yellow=bool(reason))
+            _write_case(reporter, plan, case)
+        for search in searches:
+            reporter.write_line(f"  {search.name}, which begins with:")
+            for case in search.cases:
+                _write_case(reporter, plan, case, "  ")
     verb = "would be" if dry_run else "are"
     reporter.write_line(f"results {verb} in {plan.options.results / run.run_id}, the report in {plan.options.reports}")
+
+
+def _write_case(reporter: Any, plan: Plan, case: Case, indent: str = "") -> None:
+    reason = reason_to_skip(case, plan.machine, None)
+    reporter.write_line(f"  {indent}{case}" + (f"  skipped: {reason}" if reason else ""), yellow=bool(reason))
 
 
 def _count(number: int, word: str) -> str:
@@ -63,13 +81,14 @@ def _slow(plan: Plan) -> bool:
 class Progress:
     """A line per launch: number of number, what it is, how it ended, what it reached, time left."""
 
-    def __init__(self, reporter: Any, plan: Plan, cases: Sequence[Case]) -> None:
+    def __init__(self, reporter: Any, plan: Plan, cases: Sequence[Case], searches: Sequence[Search] = ()) -> None:
         self.known: set[str] = set()
         self._reporter, self._plan = reporter, plan
         self._waiting = [case.purpose for case in cases]
-        self._total, self._done, self._started = len(cases), 0, 0.0
+        self._total, self._done, self._started = len(cases) + len(searches), 0, 0.0
         self._seconds: dict[str, list[float]] = {"timing": [], "parity": []}
         self._label = ""
+        self._capture = reporter.config.pluginmanager.get_plugin("capturemanager")
         reporter.showfspath = False
         # Our lines carry their own count; pytest has no public switch for its percentages.
         reporter._show_progress_info = False
@@ -88,16 +107,47 @@ class Progress:
         self._done += 1
         self._waiting.remove(case.purpose)
         self._seconds[case.purpose].append(time.perf_counter() - self._started)
-        status = row.status if row is not None else "not run"
-        result = _reached(case, trace) if status == "ok" else (row.reason or "") if row is not None else ""
         if self._reporter.isatty and self._reporter.verbosity <= 0:
             self._reporter.rewrite("", erase=True)
             self._reporter.write("\r")
-        self._reporter.ensure_newline()
-        self._reporter.write(f"{self._label}  ")
-        self._reporter.write(status, **{COLOURS.get(status, "red"): True})
         left = f"  ({clock_text(self._left())} left)" if self._waiting else ""
+        self._write(self._label, case, row, trace, left)
+
+    def _write(self, label: str, case: Case, row: Launch | None, trace: Trace | None, left: str = "") -> None:
+        status = row.status if row is not None else "not run"
+        result = _reached(case, trace) if status == "ok" else (row.reason or "") if row is not None else ""
+        self._reporter.ensure_newline()
+        self._reporter.write(f"{label}  ")
+        self._reporter.write(status, **{COLOURS.get(status, "red"): True})
         self._reporter.write(f"  {result.splitlines()[0] if result else ''}{left}\n")
+
+    def search(self, nodeid: str, search: Search) -> None:
+        """A search begins; its launches have lines of their own, since how many there will be is not known."""
+        self.known.add(nodeid)
+        self._done += 1
+        self.say(f"[{self._done}/{self._total}] {search.name}: up to {_count(search.most_probes, 'probe')}")
+
+    def say(self, text: str) -> None:
+        """A line of a search."""
+        with self._uncaptured():
+            self._reporter.ensure_newline()
+            self._reporter.write_line(text)
+            self._reporter._tw.flush()
+
+    def tell(self, finished: Finished) -> None:
+        """A launch that a search asked for is over."""
+        row = finished.row
+        label = f"  {row.case_id}" + ("" if row.purpose == "search" else f"-launch{row.launch}")
+        with self._uncaptured():
+            self._write(label, finished.case, row, finished.trace)
+            self._reporter._tw.flush()
+
+    def _uncaptured(self) -> AbstractContextManager[None]:
+        """Within a test pytest keeps what is written; the lines of a search are for now."""
+        shown: AbstractContextManager[None] = (
+            nullcontext() if self._capture is None else self._capture.global_and_fixture_disabled()
+        )
+        return shown
 
     def _left(self) -> float:
         """Expected time of what has not run (s): the mean so far of its kind, else the preset's figure."""
@@ -111,7 +161,7 @@ class Progress:
 
 
 def _reached(case: Case, trace: Trace | None) -> str:
-    if trace is None:
+    if trace is None or case.purpose == "search":
         return ""
     if trace.parity is not None:
         return f"parity_error {trace.parity.error:.1e}"

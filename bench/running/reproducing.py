@@ -24,6 +24,7 @@ from bench.analysis.environments import COMMIT, UNKNOWN, devices_text, differenc
 from bench.errors import ResultsError, UsageError
 from bench.measuring.machine import Machine
 from bench.planning.arguments import Asked, listed, read_arguments
+from bench.planning.memory import choose_memory_limit
 from bench.planning.options import choose_devices
 from bench.recording.environment import new_run_id
 from bench.recording.reader import RunData, find_run, is_run, read_run
@@ -43,12 +44,14 @@ def reproduce(results: Path, name: str, reports: Path, *, print_only: bool) -> i
     asked, remarks = asked_for(data)
     _check_files(data.run, asked)
     machine = _machine_for(data.run, asked)
+    devices = choose_devices(asked.options, machine)
     here = describe_machine(
         machine,
-        choose_devices(asked.options, machine),
+        devices,
         run_id=new_run_id(datetime.now(timezone.utc)),
         preset=data.run.preset,
         seed=asked.options.seed,
+        memory_limit_bytes=choose_memory_limit(asked.options, machine, devices),
     )
     words = ["-m", "pytest", *_placed(asked).arguments(), "--run-id", here.run_id]
     words += ["--results", str(results), "--reports", str(reports)]
@@ -169,11 +172,14 @@ def _before(data: RunData, here: Run, asked: Asked) -> Iterator[str]:
     own = [*asked.options.own_workloads, *filter(None, [asked.options.data_root])]
     if own:
         yield f"No run keeps a copy of these; they must be what the run used: {', '.join(map(str, own))}"
-    purposes = Counter(launch.purpose for launch in data.launches)
+    known = [launch for launch in data.launches if launch.search is None]
+    purposes = Counter(launch.purpose for launch in known)
     timed, checks = purposes["timing"], purposes["parity"]
     yield f"Cases: {len(_cases(data))}, timed launches: {timed}, parity checks: {checks}"
-    if run.planned_launches is not None and run.planned_launches > len(data.launches):
-        yield f"The run ended after {len(data.launches)} of {run.planned_launches} launches; here all are measured."
+    if searches := list(dict.fromkeys(launch.search for launch in data.launches if launch.search is not None)):
+        yield f"Searches: {', '.join(searches)}; what they try, and then time, is found anew"
+    if run.planned_launches is not None and run.planned_launches > len(known):
+        yield f"The run ended after {len(known)} of {run.planned_launches} launches; here all are measured."
     yield "The same again:"
 
 
@@ -190,8 +196,9 @@ def _made_by(run: Run) -> str:
 
 
 def _cases(data: RunData) -> dict[str, None]:
-    """Ids of the cases that have a timed launch, in order."""
-    return dict.fromkeys(launch.case_id for launch in data.launches if launch.purpose == "timing")
+    """Ids of the cases that a scenario timed, in order; those of a search may differ from run to run."""
+    timed = (launch for launch in data.launches if launch.purpose == "timing" and launch.search is None)
+    return dict.fromkeys(launch.case_id for launch in timed)
 
 
 def _call(command: Sequence[str]) -> int:

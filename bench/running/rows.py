@@ -31,6 +31,7 @@ def launch_row(
     data_source: str | None,
     backend: str | None,
     threads: int,
+    search: str | None = None,
 ) -> Launch:
     """The row of a launch, however it ended. What did not happen is None.
 
@@ -85,6 +86,7 @@ def launch_row(
         oversubscribed=case.oversubscribed,
         balance=balance,
         watch_problems=result.watch_problems,
+        search=search,
     )
 
 

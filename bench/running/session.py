@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -20,9 +21,11 @@ from bench.analysis.estimates import estimate
 from bench.errors import DataError, UsageError
 from bench.measuring.launch import Clock, LaunchResult, time_case
 from bench.measuring.launcher import Launcher
+from bench.measuring.memory_limit import MemoryLimit, as_out_of_memory
 from bench.measuring.parity import CAUSE, exact_case, parity_case, parity_of
 from bench.measuring.place import backend_for
 from bench.measuring.preflight import PreflightJob, preflight
+from bench.measuring.probe import probe_case
 from bench.measuring.tasks import Job
 from bench.measuring.yardstick import Yardstick
 from bench.planning.plan import Plan, reason_to_skip
@@ -37,10 +40,19 @@ from bench.workloads import DataSource
 Measure: TypeAlias = Callable[[Job, int], LaunchResult]
 
 
+def memory_limit_of(plan: Plan) -> MemoryLimit | None:
+    """What `--memory-limit` is for the workers of a run, None without it."""
+    if plan.memory_limit_bytes is None:
+        return None
+    idle = tuple(device.idle_memory_used_bytes or 0 for device in plan.machine.devices)
+    return MemoryLimit(size_bytes=plan.memory_limit_bytes, idle_bytes=idle)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """A launch that is on the disk, with what the scenario needs of it."""
 
+    case: Case
     row: Launch
     trace: Trace | None
 
@@ -61,7 +73,11 @@ class RunSession:
         self._balancer = Balancer(lambda job: time_case(self._launcher, job, 1, PROBE_PLAN))
         self._watcher = Watcher(plan.machine.devices)
         self._yardstick = Yardstick(launcher, plan.machine.devices)
+        self._limit = memory_limit_of(plan)
         self._position = 0
+        self.timed: dict[Case, list[Finished]] = {}
+        """Every timed launch of this run by its case, without what the watcher read."""
+        self._probes: Counter[Case] = Counter()
 
     @property
     def folder(self) -> Path:
@@ -94,10 +110,33 @@ class RunSession:
         self.run = replace(self.run, matrix_products=products.found, notes=notes)
         self._writer.describe(self.run)
 
-    def time(self, case: Case, launch: int) -> Finished:
-        """Run and record one timed launch."""
+    def time(self, case: Case, launch: int, search: str | None = None) -> Finished:
+        """Run and record one timed launch. `search`: the one that asks for it."""
         plan = self.plan.preset.plan
-        return self._launch(case, launch, lambda job, ranks: time_case(self._launcher, job, ranks, plan, self._watcher))
+        finished = self._launch(
+            case, launch, lambda job, ranks: time_case(self._launcher, job, ranks, plan, self._watcher), search
+        )
+        trace = finished.trace and replace(finished.trace, timeline=())
+        self.timed.setdefault(case, []).append(replace(finished, trace=trace))
+        return finished
+
+    def probe(self, case: Case, search: str, skipped: str | None = None) -> Finished:
+        """Run and record a few steps of a case for a search; where it is `skipped`, record that it was not tried."""
+        case = replace(case, purpose="search")
+        self._probes[case] += 1
+        given_up = None if skipped is None else Outcome(status="skipped", reason=skipped)
+        return self._launch(
+            case,
+            self._probes[case] - 1,
+            lambda job, ranks: probe_case(self._launcher, job, ranks),
+            search,
+            given_up=given_up,
+        )
+
+    def num_samples(self, case: Case) -> int | None:
+        """Samples that a case's data holds, None where it is not there."""
+        source = self._source(case)
+        return None if isinstance(source, Outcome) else source.num_samples
 
     def check_parity(self, case: Case) -> Finished:
         """Run and record one parity launch; `case` comes from `parity_case`."""
@@ -113,10 +152,18 @@ class RunSession:
         self._watcher.close()
         shutil.rmtree(self._cache, ignore_errors=True)
 
-    def _launch(self, case: Case, launch: int, measure: Measure) -> Finished:
+    def _launch(
+        self,
+        case: Case,
+        launch: int,
+        measure: Measure,
+        search: str | None = None,
+        *,
+        given_up: Outcome | None = None,
+    ) -> Finished:
         started_at = datetime.now(timezone.utc)
         source = self._source(case)
-        refused = source if isinstance(source, Outcome) else self._refusal(case, source)
+        refused = given_up or (source if isinstance(source, Outcome) else self._refusal(case, source))
         settled = Settled(case=case)
         if refused is not None or isinstance(source, Outcome):
             result = LaunchResult(outcome=refused or Outcome(status="error"), clock=Clock())
@@ -130,11 +177,15 @@ class RunSession:
                 timeout_seconds=self.plan.launch_timeout_seconds,
                 address=workload.address,
                 adapted=workloads.adapted(workload),
-                compiled=str(self._cache / "compiled"),
+                # Not that of the probes: the first timed launch compiles anew.
+                compiled=str(self._cache / ("compiled" if case.purpose != "search" else "compiled for probes")),
+                memory_limit=self._limit,
             )
             settled = self._balancer.settle(job)
             job = replace(job, case=settled.case)
             result = settled.failed or measure(job, strategies.registry.get(case.strategy).world_size(case))
+            outcome = as_out_of_memory(result.outcome, self._limit, probing=case.purpose == "search")
+            result = replace(result, outcome=outcome)
             if case.purpose == "timing":
                 result = self._yardstick.held_against(result, job)
         result, balance = settled.complete(result)
@@ -157,10 +208,13 @@ class RunSession:
             data_source=None if isinstance(source, Outcome) else source.text,
             backend=self._backend(case),
             threads=self._launcher.threads_per_worker,
+            search=search,
         )
-        self._writer.add(row, samples_of(row, result.trace), timeline_of(row, result.timeline))
+        # A probe's few steps, the first ones among them, are no figure of its speed.
+        samples = [] if case.purpose == "search" else samples_of(row, result.trace)
+        self._writer.add(row, samples, timeline_of(row, result.timeline))
         self._position += 1
-        return Finished(row=row, trace=result.trace)
+        return Finished(case=case, row=row, trace=result.trace)
 
     def _refusal(self, case: Case, source: DataSource) -> Outcome | None:
         """The outcome of a launch that need not be tried."""

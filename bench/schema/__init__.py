@@ -17,8 +17,10 @@ from bench.schema.tables import (
 )
 from bench.schema.words import (
     DEFAULT_SIZES,
+    MAX_BATCH,
     PARITY_LIMIT,
     STATUSES,
+    UNTIMED,
     Case,
     DeviceTrace,
     DeviceType,
@@ -35,10 +37,12 @@ from bench.schema.words import (
 
 __all__ = [
     "DEFAULT_SIZES",
+    "MAX_BATCH",
     "PARITY_LIMIT",
     "SCHEMA_VERSION",
     "STATUSES",
     "TABLES",
+    "UNTIMED",
     "Case",
     "Device",
     "DeviceTrace",

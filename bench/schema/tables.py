@@ -59,7 +59,9 @@ class Run:
     preset: str = column("quick, standard or full")
     device_type: str = column("cuda or cpu")
     seed: int = column("seed of the order, the models and the data")
-    planned_launches: int | None = column("launches that were planned, parity checks included", default=None)
+    planned_launches: int | None = column(
+        "launches that were planned, parity checks included; those of searches are not known beforehand", default=None
+    )
     command_line: str = column("what was typed")
     arguments: tuple[str, ...] = column(
         "what follows `python -m pytest` to measure the same again, here or elsewhere: scenarios, relative to the "
@@ -90,6 +92,11 @@ class Run:
     environment_variables: tuple[NameValue, ...] = column("environment variables that change training", default=())
     fingerprint: str = column("hash of what must be equal for two runs to be comparable")
     notes: tuple[str, ...] = column("what the reader must know about the whole run", default=())
+    memory_limit_bytes: int | None = column(
+        "what --memory-limit gave each device to train in, timed launches too; null without a limit",
+        unit="bytes",
+        default=None,
+    )
     matrix_products: tuple[MatrixProduct, ...] = column(
         "matrix products of this run, what `matmul_utilization` is held against", default=()
     )
@@ -102,7 +109,9 @@ class Launch:
     run_id: str = column("run")
     case_id: str = column("text of the case")
     launch: int = column("number of the launch of this case, from 0")
-    purpose: str = column("timing, or parity (a launch of its own that checks the training)")
+    purpose: str = column(
+        "timing, parity (a launch of its own that checks the training), or search (a probe of a few steps)"
+    )
     position: int = column("place in the run's order, from 0")
     workload: str = column("workload")
     strategy: str = column("strategy")
@@ -144,6 +153,9 @@ class Launch:
     balance: str | None = column("what gpu0_bsz=auto chose, and why; null where it was not asked for", default=None)
     watch_problems: tuple[str, ...] = column(
         "what the watcher could not read, with how often; empty where all went well", default=()
+    )
+    search: str | None = column(
+        "the search that asked for this launch, e.g. max_batch-resnet50; null for the cases of a scenario", default=None
     )
 
 

@@ -8,9 +8,13 @@ from typing import Any, Literal, TypeAlias
 
 DeviceType: TypeAlias = Literal["cuda", "cpu"]
 Status: TypeAlias = Literal["ok", "skipped", "oom", "timeout", "error"]
-Purpose: TypeAlias = Literal["timing", "parity"]
+Purpose: TypeAlias = Literal["timing", "parity", "search"]
 
 STATUSES: tuple[Status, ...] = ("ok", "skipped", "oom", "timeout", "error")
+UNTIMED = ("parity", "search")
+"""Purposes whose launches are no timing: they enter no estimate of speed, no comparison, no history."""
+MAX_BATCH = "max_batch"
+"""How the name of a search for the largest batch begins."""
 PARITY_LIMIT = 1e-4
 DEFAULT_SIZES: Mapping[str, str] = {"cuda": "standard", "cpu": "quick"}
 

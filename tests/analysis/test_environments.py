@@ -26,6 +26,7 @@ CHANGED: dict[str, Any] = {
     "environment_variables": (),
     "git_dirty": True,
     "git_commit": "b" * 40,
+    "memory_limit_bytes": 2**30,
 }
 
 

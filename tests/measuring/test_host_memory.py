@@ -82,6 +82,16 @@ def test_large_blocks_stay_too() -> None:
     assert held >= before + 3 * 1024 and after >= held
 
 
+@glibc
+def test_under_a_limit_large_blocks_are_given_back_at_once() -> None:
+    """Also once keeping was asked for, and however many blocks were freed before."""
+    again = LARGE.replace("import keep_freed_memory", "import give_freed_memory_back, keep_freed_memory").replace(
+        "assert keep_freed_memory()", "assert keep_freed_memory() and give_freed_memory_back()"
+    )
+    before, held, after = map(int, printed(again))
+    assert held >= before + 3 * 1024 and after < before + 64
+
+
 class Stop(Exception):
     pass
 
@@ -104,6 +114,8 @@ def test_a_cpu_launch_keeps_memory_before_it_builds(
 
 
 class Silent:
+    rank = 0
+
     def phase(self, name: str) -> None:
         """Nobody listens."""
 
@@ -132,7 +144,8 @@ def test_tunables_that_are_not_mallocs_change_nothing() -> None:
 def test_the_run_says_how_memory_is_taken() -> None:
     version = platform.libc_ver()[1]
     assert allocator_text("cpu", {}) == f"glibc {version}, freed memory kept"
-    assert allocator_text("cuda", {}) == f"glibc {version}"
+    assert allocator_text("cuda", {}) == allocator_text("cuda", {}, limited=True) == f"glibc {version}"
+    assert allocator_text("cpu", {}, limited=True) == f"glibc {version}, large blocks given back"
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

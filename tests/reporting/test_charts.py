@@ -59,6 +59,7 @@ def test_two_charts_of_one_page_share_no_id_and_a_chart_is_reproducible() -> Non
         ([2.0], "s", "2.000 s"),
         ([0.0], "s", "0 s"),
         ([2000.0], "samples/s", "2,000 samples/s"),
+        ([242.0], "samples", "242 samples"),
     ],
 )
 def test_one_unit_for_a_chart(values: list[float | None], unit: str, text: str) -> None:

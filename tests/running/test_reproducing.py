@@ -16,6 +16,7 @@ import torch
 
 from bench.__main__ import main
 from bench.host import cpu_cores
+from bench.measuring.host_memory import allocator_text
 from bench.measuring.machine import cpu_machine
 from bench.recording.reader import read_run
 from bench.running.machinery import describe_machine
@@ -70,6 +71,17 @@ def test_same_machine_gets_the_same_arguments_and_no_difference(
     words = "scenarios -k 'not parity' --device-type=cpu --devices=0, --launches=2 --seed=7"
     assert start == f"python -m pytest {words}"
     assert place.endswith(f"--results {tmp_path} --reports reports") and not (tmp_path / place.split()[0]).exists()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CPU workers have a --memory-limit on Linux only")
+def test_a_memory_limit_is_no_difference_as_it_is_asked_for_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allocator = allocator_text("cpu", limited=True)
+    asked = (*ASKED, "--memory-limit=64MiB")
+    recorded(tmp_path, run_here(arguments=asked, memory_limit_bytes=64 * 2**20, host_allocator=allocator))
+    text = said(capsys, tmp_path)
+    assert "memory limit:" not in text and "allocator:" not in text and " --memory-limit=64MiB " in text
 
 
 def test_elsewhere_scenarios_are_named_from_the_checkout(

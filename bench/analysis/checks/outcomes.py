@@ -20,7 +20,7 @@ def of_run(seen: Seen) -> Iterator[Check]:
         seen=() if run.finished_at else (str(run.run_id),),
         remedy=RESUME,
     )
-    planned, done = run.planned_launches, len(data.launches)
+    planned, done = run.planned_launches, sum(launch.search is None for launch in data.launches)
     missing = planned is not None and done < planned
     yield Check(
         title="Stopped early: launches are missing",

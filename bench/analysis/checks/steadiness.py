@@ -12,7 +12,7 @@ from bench.analysis.estimates import TOO_FEW
 from bench.analysis.intervals import t_quantile
 from bench.analysis.spreads import Spread
 from bench.analysis.summary import STEP, Row
-from bench.schema import Launch
+from bench.schema import UNTIMED, Launch
 from bench.series import drift
 
 LEAST_LAUNCHES = 3
@@ -33,7 +33,7 @@ STARVED = 0.85
 
 def of_launches(seen: Seen) -> Iterator[Check]:
     """What happened within launches."""
-    timed = [launch for launch in seen.data.launches if launch.purpose != "parity" and launch.status == "ok"]
+    timed = [launch for launch in seen.data.launches if launch.purpose not in UNTIMED and launch.status == "ok"]
     yield Check(
         title="Warm-up that did not become steady",
         seen=_named(seen, ((launch, launch.warmup_end) for launch in timed if launch.steady is False)),
