@@ -65,6 +65,7 @@ def test_probes_are_rows_of_their_own_and_each_is_timed_at_its_largest(found: tu
     assert "known_memory: the largest batch of each strategy" in said and "largest global batch" in said
 
 
+@pytest.mark.slow
 def test_without_a_limit_a_cpu_run_is_skipped_with_the_remedy(tmp_path: Path) -> None:
     status, said = run(tmp_path, ["--workloads", "mnist_cnn", "--strategies", "ddp", "-k", "largest_batch"])
     assert status == 0 and "give each worker a limit, e.g. --memory-limit" in said
