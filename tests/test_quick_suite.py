@@ -16,6 +16,8 @@ import pytest
 
 import bench
 
+pytestmark = pytest.mark.slow
+"""Minutes, which the tests that run after each change do not have."""
 ROOT = Path(__file__).parents[1]
 WORKLOADS = ("bert_small", "mnist_cnn", "resnet50")
 STRATEGIES = ("single", "dp", "balanced_dp", "ddp", "fsdp")
