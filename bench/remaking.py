@@ -10,6 +10,8 @@ import torch
 
 from bench.errors import RefusedError, in_short
 
+REMEDY = "let its class take what its defaults hold, by the same names, as torch's own optimizers do"
+
 
 def remade(
     optimizer: torch.optim.Optimizer, make: Callable[..., torch.optim.Optimizer], **changed: Any
@@ -20,16 +22,21 @@ def remade(
     its `defaults` hold, as one of torch's own does.
     """
     known = inspect.signature(type(optimizer)).parameters
-    arguments = {name: value for name, value in optimizer.defaults.items() if name in known}
-    # Of a group, too, only what the constructor knows: AdamW's groups hold what it gave to Adam.
-    groups = [
-        {name: value for name, value in group.items() if name == "params" or name in known} | changed
-        for group in optimizer.param_groups
-    ]
+    arguments = {name: value for name, value in optimizer.defaults.items() if name in known} | changed
+    name = type(optimizer).__name__
     try:
-        return make(groups, **(arguments | changed))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise RefusedError(
-            f"the optimizer {type(optimizer).__name__} cannot be made again from its defaults ({in_short(error)}); "
-            "let its class take what its defaults hold, as torch's own optimizers do"
-        ) from error
+        made = make([{**group, **changed} for group in optimizer.param_groups], **arguments)
+    except (TypeError, ValueError, RuntimeError, AssertionError, KeyError) as error:
+        raise RefusedError(f"the optimizer {name} cannot be made again ({in_short(error)}); {REMEDY}") from error
+    # What stands for the ranks' part of it, as ZeroRedundancyOptimizer does, holds the one that was made.
+    defaults, wanted = getattr(made, "optim", made).defaults, optimizer.defaults | changed
+    lost = sorted(key for key in wanted if key not in defaults or not _same(defaults[key], wanted[key]))
+    if lost:
+        raise RefusedError(f"the optimizer {name} made again has another {', '.join(lost)}; {REMEDY}")
+    return made
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return one is other or (isinstance(one, torch.Tensor) and torch.equal(one, torch.as_tensor(other)))
+    return bool(one == other)

@@ -101,7 +101,7 @@ def _is_base(base: Launch, axes: Launch, batch: int) -> bool:
 def _training(launch: Launch) -> tuple[object, ...]:
     """What must be equal, so that one device computes the same on its chunk."""
     return (
-        launch.workload, launch.size, launch.data, launch.device_type, launch.precision, launch.accumulation_steps,
+        launch.workload, launch.size, launch.data, launch.device_type, launch.arithmetic, launch.accumulation_steps,
         _levers(launch),
     )  # fmt: skip
 

@@ -81,7 +81,7 @@ def _settings(row: Row) -> list[_Setting]:
     The latter by the batch alone: balanced_dp splits the same total unevenly, which is its way to scale.
     """
     axes = row.result.axes
-    shared = (axes.precision, axes.accumulation_steps)
+    shared = (axes.arithmetic, axes.accumulation_steps)
     strong: _Setting = ("strong", axes.global_batch_size, *shared)
     per_device, rest = divmod(axes.global_batch_size, axes.num_devices)
     return [strong] if rest else [strong, ("weak", per_device, *shared)]

@@ -274,9 +274,9 @@ def _versus_dp(row: Row, rows: Sequence[Row]) -> Ratio | None:
 
 
 def _same_training(other: Row, row: Row) -> bool:
-    """Same precision and accumulation, and no lever that the row has not."""
+    """Same arithmetic and accumulation, and no lever that the row has not."""
     a, b = other.result.axes, row.result.axes
-    same = (a.precision, a.accumulation_steps) == (b.precision, b.accumulation_steps)
+    same = (a.arithmetic, a.accumulation_steps) == (b.arithmetic, b.accumulation_steps)
     return same and _levers(other) <= set(b.settings)
 
 

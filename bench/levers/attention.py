@@ -23,6 +23,12 @@ SWITCHES: dict[str, Callable[[bool], None]] = {
 """They hold for CPU kernels as well, which torch has for math and flash."""
 NO_KERNEL = ("No available kernel", "No viable backend", "Invalid backend")
 """What torch says where none of the kernels that are switched on takes the inputs."""
+ENABLED: dict[str, Callable[[], bool]] = {
+    "math": torch.backends.cuda.math_sdp_enabled,
+    "efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
+    "flash": torch.backends.cuda.flash_sdp_enabled,
+    "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
+}
 HALF = ("bf16", "fp16")
 
 
@@ -60,21 +66,29 @@ class Attention(Lever):
         return None
 
     def witness(self, case: Case) -> Witness:
-        return Calls()
+        return Calls(self.of(case))
 
 
 class Calls:
-    """Whether a model calls scaled_dot_product_attention."""
+    """Whether a model calls scaled_dot_product_attention, and leaves the choice of its kernel to the lever."""
 
-    def __init__(self) -> None:
-        self.seen = False
+    def __init__(self, wanted: str) -> None:
+        self.seen, self.overridden, self._wanted = False, False, wanted
 
     def watching(self) -> AbstractContextManager[object]:
         return _Watch(self)
 
     def refusal(self) -> str | None:
+        if self.overridden:
+            return f"attention={self._wanted}: the model chooses the kernel itself (torch.nn.attention.sdpa_kernel)"
         called = "the model does not call torch.nn.functional.scaled_dot_product_attention"
         return None if self.seen else f"attention chooses its kernel, and {called}"
+
+    def see(self) -> None:
+        """Attention is called now."""
+        self.seen = True
+        on = {kernel for kernel, enabled in ENABLED.items() if enabled()}
+        self.overridden = self.overridden or on != {self._wanted}
 
 
 class _Watch(TorchFunctionMode):
@@ -84,5 +98,5 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is functional.scaled_dot_product_attention:
-            self._calls.seen = True
+            self._calls.see()
         return func(*args, **(kwargs or {}))

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 import torch
 from torch import nn
 
-from bench.errors import UsageError
+from bench.errors import RefusedError, UsageError
 from bench.registry import Registry
 from bench.schema import Case, NameValue
 
@@ -116,6 +116,16 @@ class Lever:
     def witness(self, case: Case) -> Witness | None:
         """Who looks on in the first step; asked only where the lever is set."""
         return None
+
+
+def refuse_uncalled(lever: str, modules: Iterable[nn.Module]) -> None:
+    """RefusedError for modules without a forward, as lists of modules are: nobody calls them."""
+    without = [type(module).__name__ for module in modules if type(module).forward is nn.Module.forward]
+    if without:
+        raise RefusedError(
+            f"{lever} acts where a module is called, and nobody calls a {without[0]}, which is among the workload's "
+            "blocks; name the modules in it"
+        )
 
 
 registry: Registry[Lever] = Registry("lever", "bench.levers")

@@ -16,6 +16,8 @@ IMAGES = 4
 """Dimensions of a batch of images, and of a convolution's weights."""
 FSDP = "FSDP shards weights row by row and hands them out contiguous, so that the layout would be lost"
 
+DATA_PARALLEL = "DataParallel broadcasts weights flattened: every device but the first would get them contiguous"
+
 
 @register
 class ChannelsLast(Lever):
@@ -25,7 +27,7 @@ class ChannelsLast(Lever):
     default = "off"
     values = ("off", "on")
     needs = "a model with 2-D convolutions"
-    not_with = dict.fromkeys(("fsdp", "fsdp1"), FSDP)
+    not_with = {**dict.fromkeys(("fsdp", "fsdp1"), FSDP), **dict.fromkeys(("dp", "balanced_dp"), DATA_PARALLEL)}
 
     def prepare_model(self, case: Case, model: nn.Module, blocks: Blocks) -> Blocks:
         if not any(weight.dim() == IMAGES for weight in model.parameters()):

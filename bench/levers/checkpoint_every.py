@@ -13,7 +13,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 
 from bench.errors import RefusedError
-from bench.levers.base import Blocks, Lever, register
+from bench.levers.base import Blocks, Lever, refuse_uncalled, register
 from bench.schema import Case
 
 
@@ -36,10 +36,15 @@ class CheckpointEvery(Lever):
                 f"{self.name}={self.of(case)} wraps the workload's blocks, and it names none; name them in blocks()"
             )
         chosen = set(ordered[:: int(self.of(case))])
+        refuse_uncalled(self.name, chosen)
         apply_activation_checkpointing(model, check_fn=lambda module: module in chosen)
         wrapped = {
             module._checkpoint_wrapped_module: module
             for module in model.modules()
             if isinstance(module, CheckpointWrapper)
         }
+        for module in [module for module in model.modules() if not isinstance(module, CheckpointWrapper)]:
+            for name, child in module._modules.items():
+                if child in wrapped:  # a block that is used again: torch wraps its first place alone
+                    module._modules[name] = wrapped[child]
         return tuple(wrapped.get(block, block) for block in blocks)

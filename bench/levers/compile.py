@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from bench.errors import RefusedError, in_short
-from bench.levers.base import Abilities, Blocks, Lever, register
+from bench.levers.base import Abilities, Blocks, Lever, refuse_uncalled, register
 from bench.schema import Case
 
 REPLICAS = "its replicas are copies of the module, and compiled code stays bound to the original"
@@ -39,6 +39,7 @@ class Compile(Lever):
         whole = self.of(case) == "model"
         if not whole and not blocks:
             raise RefusedError("compile=blocks: the workload names no blocks; name them in blocks(), or compile=model")
+        refuse_uncalled(self.name, [model] if whole else blocks)
         _compile_here()
         # In place, so that names, and what the strategy wraps, stay as they are.
         for module in [model] if whole else blocks:

@@ -99,3 +99,17 @@ def placed(case: Case, batches: Sequence[StepBatch], device: torch.device) -> li
         replace(batch, micro_batches=tuple(to_device(part, device) for part in batch.micro_batches))
         for batch in batches
     ]
+
+
+def versions_of(batch: StepBatch) -> list[int]:
+    """How often each tensor of a batch was written to in place."""
+    return [tensor._version for part in batch.micro_batches for tensor in tensors_of(part)]
+
+
+def refuse_written(batch: StepBatch, versions: list[int]) -> None:
+    """RefusedError where a step wrote to its batch, which is to be taken again. versions: those before the step."""
+    if versions_of(batch) != versions:
+        raise RefusedError(
+            "the model or its loss writes to the batch in place, which data_placement=resident gives it again and "
+            "again; let it write to a copy, or use data_placement=host"
+        )

@@ -20,7 +20,7 @@ from bench import levers
 from bench.errors import BenchError, RefusedError
 from bench.levers import autocast
 from bench.levers.data_placement import is_resident
-from bench.measuring.batches import StepBatch, to_device
+from bench.measuring.batches import StepBatch, refuse_written, to_device, versions_of
 from bench.measuring.building import blocks_of, built, seed_all
 from bench.measuring.control import may_be_refused
 from bench.measuring.optimizing import (
@@ -115,18 +115,22 @@ class Trainer:
             raise
 
     def _step(self, batch: StepBatch) -> Tensor:
+        versions = versions_of(batch) if self.steps_taken == 0 and not self._copies else None
         self.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
         last = len(batch.micro_batches) - 1
         for number, micro_batch in enumerate(batch.micro_batches):
-            with self.strategy.synchronising(self.wrapped, last=self._synchronises_each or number == last):
-                loss_sum, weight = self._forward(micro_batch, last=number == last)
+            reduces = self._synchronises_each or number == last
+            with self.strategy.synchronising(self.wrapped, last=reduces):
+                loss_sum, weight = self._forward(micro_batch, reduces=reduces)
                 loss = loss_sum.float() * (self._loss_scale / batch.weight)
                 (loss if self._scaler is None else self._scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
             # Detached first: in the graph, stack and selection would be differentiated in every step for nothing.
             terms = terms_of(loss_sum.detach(), weight.detach() if isinstance(weight, Tensor) else weight)
             total = terms if total is None else total + terms
         self._with_optimizer(self._update)
+        if versions is not None:
+            refuse_written(batch, versions)
         self.steps_taken += 1
         assert total is not None
         self._hear_witnesses()
@@ -136,6 +140,8 @@ class Trainer:
         if self._scaler is None:
             self.optimizer.step()
         else:
+            if self.strategy.unscales_first:
+                self._scaler.unscale_(self.optimizer)
             self._scaler.step(self.optimizer)
             self._scaler.update()
 
@@ -178,8 +184,8 @@ class Trainer:
         model.to(self.devices[0])
         return model
 
-    def _forward(self, batch: Batch, last: bool = True) -> tuple[Tensor, Tensor | float]:
-        """Loss sum, with its graph, and weight of a micro-batch; `last` of those that are accumulated."""
+    def _forward(self, batch: Batch, reduces: bool = True) -> tuple[Tensor, Tensor | float]:
+        """Loss sum, with its graph, and weight of a micro-batch, after which ranks reduce gradients or do not."""
         device, host = self.devices[0], self.strategy.scatters
         if self._loss_inside:
             inside: Tensor = self.wrapped(*(batch if host else to_device(batch, device, copy=self._copies)))
@@ -193,7 +199,7 @@ class Trainer:
             loss_sum, weight = self._loss(output, targets, (args, kwargs))
             if self._check is not None and torch.is_grad_enabled():
                 loss = self.workload.loss
-                self._check(StepLoss(output=output, targets=targets, loss_sum=loss_sum, loss=loss, last=last))
+                self._check(StepLoss(output=output, targets=targets, loss_sum=loss_sum, loss=loss, reduces=reduces))
         return loss_sum, weight
 
     def _loss(self, output: Any, targets: Any, inputs: Any) -> tuple[Tensor, Tensor | float]:

@@ -194,6 +194,8 @@ def reason_to_skip(case: Case, machine: Machine, num_samples: int | None) -> str
     reason = strategy.unsupported(case) or levers.unsupported(case, machine.abilities)
     if reason is not None:
         return reason
+    if strategy.computes_in(case) == "bf16" and not machine.abilities.bf16:
+        return "this GPU does not compute in bf16 (Ampere or later does), which an option of the strategy asks for"
     try:
         strategy.chunk_sizes(case)
     except ValueError as error:

@@ -84,6 +84,7 @@ def launch_row(
         backend=backend if ran else None,
         emulated=strategy.emulated(case),
         oversubscribed=case.oversubscribed,
+        computes_in=strategy.computes_in(case),
         balance=balance,
         watch_problems=result.watch_problems,
         search=search,

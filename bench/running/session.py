@@ -6,6 +6,7 @@ case -> workers -> trace -> metrics -> samples -> one parquet part, launch by la
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 import traceback
@@ -177,8 +178,8 @@ class RunSession:
                 timeout_seconds=self.plan.launch_timeout_seconds,
                 address=workload.address,
                 adapted=workloads.adapted(workload),
-                # Not that of the probes: the first timed launch compiles anew.
-                compiled=str(self._cache / ("compiled" if case.purpose != "search" else "compiled for probes")),
+                # Each case its own, or the first launch of one would find what another has compiled.
+                compiled=str(self._cache / "compiled" / hashlib.sha256(str(case).encode()).hexdigest()[:16]),
                 memory_limit=self._limit,
             )
             settled = self._balancer.settle(job)

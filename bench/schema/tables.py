@@ -150,6 +150,10 @@ class Launch:
     backend: str | None = column("process group backend: nccl or gloo; null for one process", default=None)
     emulated: bool = column("host replicas stand in for devices: correctness only")
     oversubscribed: bool = column("a device was listed more than once")
+    computes_in: str | None = column(
+        "precision of most of the arithmetic: not `precision` where a strategy's option sets it; null in older runs",
+        default=None,
+    )
     balance: str | None = column("what gpu0_bsz=auto chose, and why; null where it was not asked for", default=None)
     watch_problems: tuple[str, ...] = column(
         "what the watcher could not read, with how often; empty where all went well", default=()
@@ -157,6 +161,11 @@ class Launch:
     search: str | None = column(
         "the search that asked for this launch, e.g. max_batch-resnet50; null for the cases of a scenario", default=None
     )
+
+    @property
+    def arithmetic(self) -> str:
+        """The precision of most of the arithmetic."""
+        return self.computes_in or self.precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,8 +109,8 @@ class Agreement:
             self._compare_trained()
             self._compare_followed()
         self._in_backward.clear()
-        self._reduces = step.last
-        if step.last:
+        self._reduces = step.reduces
+        if step.reduces:
             self._arrivals.watch_end(step.loss_sum)
             self._left -= 1
 

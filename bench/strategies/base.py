@@ -74,15 +74,15 @@ class Context:
 class StepLoss:
     """A micro-batch between its forward and its backward pass.
 
-    loss: the workload's, which made `loss_sum` of `output` and `targets`; last: of the micro-batches that are
-    accumulated.
+    loss: the workload's, which made `loss_sum` of `output` and `targets`; reduces: after this micro-batch ranks reduce
+    their gradients.
     """
 
     output: Any
     targets: Any
     loss_sum: Tensor
     loss: Callable[[Any, Any], tuple[Tensor, Tensor | float]]
-    last: bool
+    reduces: bool
 
 
 LossCheck: TypeAlias = Callable[[StepLoss], None]
@@ -112,6 +112,8 @@ class Strategy(ABC):
     """While a forward runs, weights are plain attributes, which hide what is in the place of a parameter."""
     ranks_must_agree: ClassVar[bool] = False
     """Ranks that do different things hang or abort; `loss_check` finds them, in the steps that it looks at."""
+    unscales_first: ClassVar[bool] = False
+    """The GradScaler hears of other ranks' overflows in `unscale_` alone, which `step` leaves to a fused optimizer."""
     splits_optimizer: ClassVar[bool] = False
     """Each rank's optimizer has some of the parameters, whole ones."""
     options: ClassVar[tuple[Option, ...]] = ()
@@ -147,7 +149,7 @@ class Strategy(ABC):
         return replace(case, settings=tuple(item for item in case.settings if item.name not in lossy))
 
     def computes_in(self, case: Case) -> str:
-        """The precision, in the lever's words, of most of the case's arithmetic."""
+        """The precision, in the lever's words, of most of the case's arithmetic; an autocast has the last word."""
         return case.precision
 
     def refusal(self, error: Exception, wrapped: nn.Module | None) -> str | None:

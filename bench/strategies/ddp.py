@@ -22,7 +22,9 @@ POWERSGD_NEEDS_NCCL = (
 )
 HOOKS = ("fp16", "bf16", "powersgd")
 
-BUCKET_CAP_MB = Option(name="bucket_cap_mb", default="25", meaning="size of a gradient bucket in MiB")
+BUCKET_CAP_MB = Option(
+    name="bucket_cap_mb", default="25", meaning="size of a gradient bucket in MiB; by default the first is of 1"
+)
 STATIC_GRAPH = Option(
     name="static_graph", default="off", values=("off", "on"), meaning="promise that the graph never changes"
 )
@@ -94,12 +96,14 @@ class DDP(Strategy):
     def wrap(self, model: nn.Module, context: Context) -> nn.Module:
         device = context.devices[0]
         self._trained = [own_name(name) for name, p in model.named_parameters() if p.requires_grad]
+        cap = context.case.setting(BUCKET_CAP_MB.name)
         wrapped = DistributedDataParallel(
             model,
             device_ids=[device] if device.type == "cuda" else None,
             # Buffers are broadcast before each forward: the default, whose flag changed its name in 2.14.
             gradient_as_bucket_view=self.option(context.case, BUCKET_VIEW.name) == "on",
-            bucket_cap_mb=int(self.option(context.case, "bucket_cap_mb")),
+            # Given as a number, even as 25, it would turn off torch's smaller first bucket, where the overlap begins.
+            bucket_cap_mb=None if cap is None else int(cap),
             static_graph=self.option(context.case, "static_graph") == "on",
             find_unused_parameters=self.option(context.case, FIND_UNUSED.name) == "on",
         )

@@ -74,6 +74,8 @@ class FSDP(Strategy):
     def unsupported(self, case: Case) -> str | None:
         if self.option(case, REDUCE_UNUSED.name) == "on" and not hasattr(FSDPModule, SETTER):
             return f"{REDUCE_UNUSED.name}=on needs FSDPModule.{SETTER}, which this torch does not have; 2.14 has it"
+        if self.option(case, CPU_OFFLOAD.name) == "on" and case.precision == "fp16":
+            return f"{CPU_OFFLOAD.name}=on keeps gradients on the host, where NCCL cannot tell their overflow; use bf16"
         group = int(self.option(case, SHARD_GROUP.name))
         if group and (case.num_devices % group or group >= case.num_devices):
             return (
@@ -83,7 +85,8 @@ class FSDP(Strategy):
         return super().unsupported(case)
 
     def computes_in(self, case: Case) -> str:
-        return "bf16" if self.option(case, MIXED_PRECISION.name) in DTYPES else case.precision
+        low = self.option(case, MIXED_PRECISION.name) in DTYPES
+        return "bf16" if low and case.precision not in ("bf16", "fp16") else case.precision
 
     def follows_output(self, case: Case) -> bool:
         return True

@@ -32,6 +32,7 @@ class FSDP1(Strategy):
     ranks_must_agree = True
     hooks_see_averages = False
     hides_parameters = True
+    unscales_first = True
     options = (SHARDING_STRATEGY,)
 
     def __init__(self) -> None:

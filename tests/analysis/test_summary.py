@@ -250,3 +250,29 @@ def test_an_interval_of_more_than_a_factor_of_10_is_unknown() -> None:
 def test_words() -> None:
     assert strategy_label("dp", (NameValue(name="loss_on", value="replica"),)) == "dp (loss on replica)"
     assert [number(value) for value in (1234.5, 82.6, 0.5, 0.0, 999.99)] == ["1,234", "82.60", "0.5000", "0", "1000"]
+
+
+def test_other_arithmetic_is_another_comparison_although_the_precision_is_the_same(tmp_path: Path) -> None:
+    """FSDP's own mixed precision computes in bf16 where `single` at fp32 does not."""
+    writer = RunWriter(tmp_path, made_run(), METRICS)
+    for position, (strategy, computes_in) in enumerate((("single", "fp32"), ("ddp", "fp32"), ("fsdp", "bf16"))):
+        case = made_case(strategy, 1 if strategy == "single" else 2, 64, precision="fp32")
+        launch = made_launch(case, 0, position, computes_in=computes_in)
+        writer.add(launch, timed(launch, 100.0 * (position + 1)))
+    (summary,) = summarise(read_run(writer.folder))
+    against = {row.result.axes.strategy: row.versus_single is not None for row in summary.rows}
+    assert against["ddp"] and not against["fsdp"]
+
+
+def test_a_check_that_fp32_cannot_have_leaves_the_one_of_its_own_precision(tmp_path: Path) -> None:
+    """As of a kernel of attention that exists for halves alone."""
+    writer = RunWriter(tmp_path, made_run(), METRICS)
+    case = made_case("ddp", 2, 64)
+    writer.add(made_launch(case, 0, 0), timed(made_launch(case, 0, 0), 100.0))
+    own = made_launch(replace(case, purpose="parity"), 0, 1)
+    writer.add(own, [sample(own, "parity_error", 0.01, note="lossy levers round on purpose, so there is no verdict")])
+    exact = made_launch(replace(case, purpose="parity", precision="fp32"), 0, 2, status="skipped", reason="no kernel")
+    writer.add(exact, [])
+    (summary,) = summarise(read_run(writer.folder))
+    (row,) = summary.rows
+    assert (row.parity.status, row.parity.error) == ("no verdict", 0.01)

@@ -36,7 +36,7 @@ VALUES = [
     ("ddp", (0,), {"optimizer_kernel": "fused"}, {}),
     ("fsdp", (0,), {"optimizer_kernel": "fused"}, {}),
     ("ddp", (0, 0), {"sync_batch_norm": "on"}, {}),
-    ("dp", (0, 0), {"channels_last": "on", "data_placement": "resident"}, {}),
+    ("dp", (0, 0), {"data_placement": "resident"}, {}),
     ("fsdp", (0,), {}, {"cpu_offload": "on"}),
 ]
 

@@ -89,6 +89,7 @@ def test_analysis_knows_which_settings_are_options_of_a_strategy() -> None:
         ("dp", "compile", "model", {}, "replicas"),
         ("balanced_dp", "compile", "blocks", {}, "replicas"),
         ("fsdp", "channels_last", "on", {}, "contiguous"),
+        ("dp", "channels_last", "on", {}, "broadcasts"),
         ("ddp", "accumulation_sync", "every", {}, "add accumulation_steps=2"),
         ("dp", "accumulation_sync", "every", {"accumulation_steps": 2}, "no other ranks"),
     ],

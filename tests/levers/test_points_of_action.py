@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench import levers
 from bench.errors import BenchError, RefusedError
@@ -21,6 +22,7 @@ from bench.measuring.wrapped import PrecisionModule
 from bench.remaking import remade
 from bench.schema import Case
 from bench.strategies import registry
+from bench.strategies.single import Single
 from bench.structure import own_name
 from bench.workloads import Batch
 from tests.measuring.lever_models import Everything, Plain, SmallViT
@@ -56,6 +58,20 @@ def test_every_nth_block_is_checkpointed_from_the_first(every: str, wrapped: lis
     assert [own_name(name) for name, _ in model.named_parameters()] == names
 
 
+def test_a_block_that_is_used_again_is_checkpointed_in_each_place() -> None:
+    layer = nn.Sequential(nn.Linear(2, 2))
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+    (made,) = levers.prepare_model(case_with(checkpoint_every="1"), model, (layer,))
+    assert model[0] is model[2] is made and made is not layer
+
+
+@pytest.mark.parametrize("lever", [{"checkpoint_every": "1"}, {"compile": "blocks"}])
+def test_a_block_that_nobody_calls_is_refused(lever: dict[str, str]) -> None:
+    model = SmallViT()
+    with pytest.raises(RefusedError, match="nobody calls a ModuleList"):
+        levers.prepare_model(case_with(**lever), model, (model.blocks,))
+
+
 def test_blocks_are_compiled_in_place_around_their_checkpoints() -> None:
     model = SmallViT()
     made = levers.prepare_model(case_with(checkpoint_every="1", compile="blocks"), model, blocks(model))
@@ -69,6 +85,7 @@ def test_blocks_are_compiled_in_place_around_their_checkpoints() -> None:
         ("checkpoint_every", "1", "names none"),
         ("compile", "blocks", "names no blocks"),
         ("channels_last", "on", "the model has none"),
+        ("cudnn_benchmark", "on", "the model has none"),
         ("sync_batch_norm", "on", "the model has none"),
     ],
 )
@@ -144,6 +161,23 @@ def test_an_optimizer_that_cannot_be_made_again_is_refused() -> None:
         remade(OtherArguments([nn.Parameter(torch.ones(2))], 0.1), OtherArguments)
 
 
+class OtherNames(torch.optim.Optimizer):
+    def __init__(self, params: Any, lr: float, beta: float = 0.9) -> None:
+        super().__init__(params, {"lr": lr, "momentum": beta})
+
+
+def test_an_optimizer_that_would_lose_a_setting_is_refused() -> None:
+    with pytest.raises(RefusedError, match="OtherNames made again has another momentum"):
+        remade(OtherNames([nn.Parameter(torch.ones(2))], 0.1, beta=0.5), OtherNames)
+    assert remade(OtherNames([nn.Parameter(torch.ones(2))], 0.1), OtherNames).defaults == {"lr": 0.1, "momentum": 0.9}
+
+
+def test_what_a_group_alone_holds_stays() -> None:
+    group = {"params": [nn.Parameter(torch.ones(2))], "left_out": True}
+    (made,) = remade(torch.optim.AdamW([group], lr=torch.tensor(0.5)), torch.optim.AdamW).param_groups
+    assert made["left_out"] is True and float(made["lr"]) == 0.5
+
+
 def test_a_kernel_that_moves_parameters_otherwise_is_an_error() -> None:
     def plain(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.1)
@@ -176,7 +210,8 @@ def test_an_optimizer_that_looks_at_all_parameters_cannot_be_split_over_ranks() 
 
 
 def test_calls_of_attention_are_seen_in_the_forward_alone() -> None:
-    calls = Calls()
+    calls = Calls("flash")
+    levers.set_process(case_with(attention="flash"))
     query = torch.randn(1, 1, 2, 4)
     functional.scaled_dot_product_attention(query, query, query)
     assert calls.refusal() is not None
@@ -186,6 +221,14 @@ def test_calls_of_attention_are_seen_in_the_forward_alone() -> None:
     with calls.watching():
         functional.scaled_dot_product_attention(query, query, query)
     assert calls.refusal() is None
+
+
+def test_a_model_that_chooses_the_kernel_itself_is_refused() -> None:
+    levers.set_process(case_with(attention="math"))
+    calls, query = Calls("math"), torch.randn(1, 1, 2, 4)
+    with calls.watching(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        functional.scaled_dot_product_attention(query, query, query)
+    assert "the model chooses the kernel itself" in str(calls.refusal())
 
 
 def trainer(case: Case, workload: Any, **rest: Any) -> Trainer:
@@ -207,6 +250,7 @@ def step_batch(workload: Any, samples: int = 2) -> StepBatch:
 
 
 def test_attention_without_attention_is_refused_after_the_first_step() -> None:
+    levers.set_process(case_with(attention="math"))
     with pytest.raises(RefusedError, match="does not call"):
         trainer(case_with(attention="math"), Plain).step(step_batch(Plain))
     found = trainer(case_with(attention="math"), Everything)
@@ -239,6 +283,43 @@ def test_fp16_scales_the_loss_and_leaves_out_a_step_that_overflows() -> None:
     found = trainer(case_with(precision="fp16"), Everything, init_scale=2.0**7)
     found.step(step_batch(Everything))
     assert any(not torch.equal(a, b) for a, b in zip(before, found.model.parameters(), strict=True))
+
+
+class Unscales(Single):
+    unscales_first = True
+
+
+def test_a_sharded_scaler_hears_of_overflows_before_a_fused_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its `step` leaves them to the optimizer, and each rank would know of its own alone."""
+    seen: list[str] = []
+    real = torch.amp.GradScaler
+    monkeypatch.setattr(real, "unscale_", lambda self, optimizer: seen.append("unscale"))
+    monkeypatch.setattr(real, "step", lambda self, optimizer: seen.append("step"))
+    monkeypatch.setattr(real, "update", lambda self: None)
+    case = case_with(precision="fp16")
+    for strategy in (Single(), Unscales()):
+        rest: dict[str, Any] = {"devices": (CPU,), "mesh": None, "seed": 0, "optimizer": None}
+        Trainer(workload=Everything("quick"), strategy=strategy, case=case, **rest).step(step_batch(Everything))
+    assert seen == ["step", "unscale", "step"] and registry.get("fsdp1").unscales_first
+
+
+class Writes(Everything):
+    """Its model normalises images where they lie."""
+
+    name = "writes"
+
+    def build(self) -> nn.Module:
+        model = SmallViT()
+        model.stem.insert(0, nn.Dropout(0.0))
+        model.stem[0].register_forward_pre_hook(lambda module, args: args[0].mul_(0.5))
+        return model
+
+
+def test_a_model_that_writes_to_resident_batches_is_refused() -> None:
+    case = case_with(data_placement="resident")
+    with pytest.raises(RefusedError, match="writes to the batch in place"):
+        trainer(case, Writes).step(placed(case, [step_batch(Writes)], CPU)[0])
+    trainer(case_with(), Writes).step(step_batch(Writes))
 
 
 def test_resident_batches_are_not_copied_again() -> None:

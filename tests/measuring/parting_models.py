@@ -66,6 +66,14 @@ class CheckpointedExperts(PreparedExperts):
         return checkpoint(super(PreparedExperts, self).forward, self.before(x), choice, use_reentrant=True)
 
 
+class PartsInTheFirstPiece(SparseExperts):
+    """Of two micro-batches, every device chooses another expert in the first, and both in the second."""
+
+    def example(self, index: int) -> Batch:
+        choice = index // 2 % 2 if index % 8 < 4 else index % 2
+        return Batch(args=(torch.randn(8), choice), kwargs={}, targets=torch.randint(4, ()))
+
+
 class ExpertsInCheckpoint(SparseExperts):
     """A reentrant checkpoint in each block: its graph is made in the backward pass."""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from torch.distributed.fsdp import FSDPModule
 
+from bench import levers
 from bench.measuring.launch import RoundPlan, may_have_parted, time_case
 from bench.measuring.launcher import Launcher
 from bench.measuring.parity import parity_case, parity_of
@@ -145,3 +146,13 @@ def test_only_lost_peers_and_hangs_are_worth_a_second_look(status: str, reason: 
     assert may_have_parted(outcome, make_case("fsdp1")) is may
     assert not may_have_parted(outcome, make_case("ddp"))  # its reducer says itself what is missing
     assert not may_have_parted(outcome, make_case("fsdp", devices=(0,)))
+
+
+@pytest.mark.parametrize(("sync", "status"), [("last", "ok"), ("every", "skipped")])
+def test_what_is_reduced_in_every_piece_must_agree_in_every_piece(launcher: Launcher, sync: str, status: str) -> None:
+    """Gradients that wait for the last micro-batch may come from different parts before."""
+    job = job_of(models.PartsInTheFirstPiece, "fsdp", {}, parity=False)
+    case = levers.registry.get("accumulation_sync").apply(replace(job.case, accumulation_steps=2), sync)
+    outcome = parity_of(launcher, replace(job, case=parity_case(case)), 2).outcome
+    assert outcome.status == status, outcome
+    assert status == "ok" or "reduce_unused_parameters=on" in str(outcome.reason)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
 
 from bench.schema import Case, NameValue
-from bench.strategies import registry
+from bench.strategies import Context, ddp, registry
 
 
 def static_graph(accumulation_steps: int) -> Case:
@@ -39,3 +44,13 @@ def test_powersgd_is_refused_over_gloo_whose_order_of_collectives_differs_betwee
     on_gpus = replace(hook, device_type="cuda")
     assert registry.get("ddp").unsupported(on_gpus) is None
     assert registry.get("ddp").unsupported(replace(on_gpus, devices=(0, 0))) is not None
+
+
+def test_buckets_are_torchs_own_where_nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given as a number, even as its default, the size would turn off the smaller first bucket."""
+    given: list[Any] = []
+    monkeypatch.setattr(ddp, "DistributedDataParallel", lambda model, **options: given.append(options))
+    for settings in ((), (NameValue(name="bucket_cap_mb", value="5"),)):
+        case = replace(static_graph(1), settings=settings)
+        registry.get("ddp").wrap(nn.Linear(2, 2), Context(case=case, devices=(torch.device("cpu"),), blocks=()))
+    assert [options["bucket_cap_mb"] for options in given] == [None, 5]
