@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 
 from bench.errors import RefusedError, in_short
 
+OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+"""Makes the optimizer of these parameters, as `Workload.optimizer` does."""
 REMEDY = "let its class take what its defaults hold, by the same names, as torch's own optimizers do"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bench.balance import share_samples
-from bench.planning.plan import LOSS_ON_REPLICA, Plan, with_settings
+from bench.planning.plan import LOSS_ON_REPLICA, Plan
 from bench.pytest_plugin import Measure
 from bench.schema import Case, NameValue
 
@@ -34,7 +34,7 @@ def _of(plan: Plan, name: str, batch: int) -> list[Case]:
     balanced, dp, ddp = (plan.case(name, strategy, count, batch) for strategy in ("balanced_dp", "dp", "ddp"))
     micro = balanced.micro_batch_size
     shares = dict.fromkeys([*(share_samples(micro, count, share) for share in SHARES), micro // count])
-    others = [dp, with_settings(dp, LOSS_ON_REPLICA), ddp]
+    others = [dp, dp.with_settings(LOSS_ON_REPLICA), ddp]
     return [*(_at(balanced, str(share)) for share in shares), _at(balanced, "auto"), *others]
 
 
@@ -50,7 +50,7 @@ def _half(case: Case) -> list[Case]:
 
 
 def _at(case: Case, share: str) -> Case:
-    return with_settings(case, NameValue(name="gpu0_bsz", value=share))
+    return case.with_settings(NameValue(name="gpu0_bsz", value=share))
 
 
 def test_training_step(measure: Measure) -> None:

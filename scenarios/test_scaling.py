@@ -7,11 +7,11 @@ A sweep of the strategies of `--strategies` beside `single`, whose time on one d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from bench import strategies, workloads
+from bench import workloads
 from bench.planning.options import StrategyChoice
-from bench.planning.plan import LOSS_ON_REPLICA, Plan, with_settings
+from bench.planning.plan import Plan
 from bench.pytest_plugin import Measure
 from bench.schema import Case
 
@@ -27,16 +27,13 @@ def cases(plan: Plan) -> list[Case]:
     """Every strategy at every number of devices, of every workload, beside `single` at each batch that is needed."""
     counts = device_counts(len(plan.devices))
     choices = [choice for choice in plan.strategies if choice.name != BASELINE.name]
+    ways = [(BASELINE, 1), *((choice, count) for choice in choices for count in counts)]
     found: list[Case] = []
     for name in plan.workloads:
         for batch in strong_batches(plan, name):
-            found += _at(plan, name, BASELINE, 1, batch)
-            found += [case for choice in choices for count in counts for case in _at(plan, name, choice, count, batch)]
+            found += [case for choice, count in ways for case in plan.placements(name, choice, count, batch)]
         for batch in per_device_batches(plan, name):
-            found += _at(plan, name, BASELINE, 1, batch)
-            found += [
-                case for choice in choices for count in counts for case in _at(plan, name, choice, count, batch * count)
-            ]
+            found += [case for choice, count in ways for case in plan.placements(name, choice, count, batch * count)]
     return list(dict.fromkeys(found))
 
 
@@ -87,16 +84,6 @@ def per_device_batches(plan: Plan, name: str) -> list[int]:
 
 def _accumulation_steps(plan: Plan) -> int:
     return plan.case(plan.workloads[0], BASELINE.name, 1, 1).accumulation_steps
-
-
-def _at(plan: Plan, name: str, choice: StrategyChoice, count: int, batch: int) -> Iterator[Case]:
-    """The case of a strategy with its options; of DataParallel both placements of the loss, as in the comparison."""
-    case = plan.case(name, choice.name, count, batch)
-    case = with_settings(case, *choice.settings)
-    yield case
-    takes_loss = any(option.name == LOSS_ON_REPLICA.name for option in strategies.registry.get(choice.name).options)
-    if takes_loss and count > 1 and not choice.settings and workloads.registry.get(name).compare_loss_placements:
-        yield with_settings(case, LOSS_ON_REPLICA)
 
 
 def test_training_step(measure: Measure) -> None:

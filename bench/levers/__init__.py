@@ -3,7 +3,6 @@
 from bench.levers.base import (
     Abilities,
     Lever,
-    OptimizerFactory,
     Witness,
     is_lossy,
     optimizer_factory,
@@ -22,7 +21,6 @@ from bench.levers.precision import autocast, set_float32_precision
 __all__ = [
     "Abilities",
     "Lever",
-    "OptimizerFactory",
     "Witness",
     "autocast",
     "is_lossy",

@@ -7,20 +7,19 @@ point leaves the default. What cannot be honoured is refused with the reason, be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
-import torch
 from torch import nn
 
 from bench.errors import RefusedError, UsageError
 from bench.registry import Registry
+from bench.remaking import OptimizerFactory
 from bench.schema import Case, NameValue
 
 Blocks: TypeAlias = tuple[nn.Module, ...]
-OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +80,10 @@ class Lever:
 
     def apply(self, case: Case, text: str) -> Case:
         """The case with this lever set to `text`; UsageError says what it can take."""
-        value, others = self.check(text), [item for item in case.settings if item.name != self.name]
-        own = [NameValue(name=self.name, value=value)] if value != self.default else []
-        return replace(case, settings=tuple(sorted([*others, *own])))
+        value = self.check(text)
+        if value == self.default:
+            return case.without_settings(self.name)
+        return case.with_settings(NameValue(name=self.name, value=value))
 
     def is_set(self, case: Case) -> bool:
         """Whether the case has it at another value than the default."""

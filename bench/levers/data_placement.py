@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.levers.base import Lever, register
+from bench.levers.base import Lever, register, registry
 from bench.schema import Case
 
 
@@ -20,4 +20,4 @@ class DataPlacement(Lever):
 
 def is_resident(case: Case) -> bool:
     """Whether the case's batches lie on the device."""
-    return DataPlacement().of(case) == "resident"
+    return registry.get(DataPlacement.name).of(case) == "resident"

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from bench.errors import RefusedError
-from bench.levers.base import Lever, OptimizerFactory, register
-from bench.remaking import remade
+from bench.levers.base import Lever, register
+from bench.remaking import OptimizerFactory, remade
 from bench.schema import Case
 
 ARGUMENTS = {

@@ -6,19 +6,18 @@ The parity check does not show it, since its steps are plain SGD.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from bench.errors import BenchError, RefusedError, in_short
+from bench.remaking import OptimizerFactory
 
 WORKS_IN_HOOKS = (
     "the optimizer works in hooks on parameters, which {strategy} calls before the ranks' gradients are averaged, or "
     "never; let it work in step(), or use fsdp or dp"
 )
-OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 STEPS = 3
 SHAPES = ((136, 130), (8, 4, 3, 3), (136,))

@@ -26,7 +26,6 @@ from bench.measuring.control import may_be_refused
 from bench.measuring.optimizing import (
     STEPS,
     WORKS_IN_HOOKS,
-    OptimizerFactory,
     check_closure,
     check_kernel,
     check_pieces,
@@ -35,6 +34,7 @@ from bench.measuring.optimizing import (
 )
 from bench.measuring.place import without_group
 from bench.measuring.wrapped import PrecisionModule, checked_loss, terms_of
+from bench.remaking import OptimizerFactory
 from bench.schema import Case
 from bench.strategies import LOOKS, Context, LossCheck, StepLoss, Strategy
 from bench.structure import own_name, samples_in

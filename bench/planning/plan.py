@@ -8,7 +8,7 @@ recorded as skipped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bench import levers, strategies, workloads
 from bench.errors import UnknownNameError, UsageError
@@ -94,17 +94,19 @@ class Plan:
         return "bf16" if wanted and self.machine.abilities.bf16 else "fp32"
 
     def _strategy_cases(self, name: str, choice: StrategyChoice) -> Iterator[Case]:
-        strategy = strategies.registry.get(choice.name)
         counts = [1] if choice.name == "single" else self.device_counts()
-        declared = workloads.registry.get(name)
-        both = declared.compare_loss_placements and not choice.settings
-        takes_loss = any(option.name == LOSS_ON_REPLICA.name for option in strategy.options)
         for count in counts:
             for batch in self.batches(name, count, baseline=choice.name == "single"):
-                case = with_settings(self.case(name, choice.name, count, batch), *choice.settings)
-                yield case
-                if both and takes_loss and count > 1:
-                    yield with_settings(case, LOSS_ON_REPLICA)
+                yield from self.placements(name, choice, count, batch)
+
+    def placements(self, name: str, choice: StrategyChoice, num_devices: int, batch: int) -> Iterator[Case]:
+        """The case of a strategy with its options; with both placements of the loss, where the workload shows both."""
+        case = self.case(name, choice.name, num_devices, batch).with_settings(*choice.settings)
+        yield case
+        takes_loss = any(option.name == LOSS_ON_REPLICA.name for option in strategies.registry.get(choice.name).options)
+        both = workloads.registry.get(name).compare_loss_placements and not choice.settings
+        if both and takes_loss and num_devices > 1:
+            yield case.with_settings(LOSS_ON_REPLICA)
 
     def parity_cases(self, cases: Iterable[Case]) -> list[Case]:
         """The checks that `cases` need: one per way of training, and one without what is lossy, where that is."""
@@ -136,13 +138,6 @@ class Plan:
     def expected_seconds(self, timing_launches: int, parity_launches: int) -> float:
         """Rough time of a plan (s), from the preset; a run corrects it as it goes."""
         return timing_launches * self.preset.launch_seconds + parity_launches * self.preset.launch_seconds / 2
-
-
-def with_settings(case: Case, *settings: NameValue) -> Case:
-    """The case with these settings in the place of its own of the same names."""
-    names = {item.name for item in settings}
-    kept = [item for item in case.settings if item.name not in names]
-    return replace(case, settings=tuple(sorted([*kept, *settings])))
 
 
 def make_plan(options: RunOptions, machine: Machine) -> Plan:

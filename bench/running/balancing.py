@@ -137,8 +137,7 @@ def _by_default(case: Case, why: str) -> Settled:
 
 def _with_share(case: Case, gpu0_bsz: int) -> Case:
     """The case with a number in place of `auto`."""
-    others = [item for item in case.settings if item.name != GPU0_BSZ.name]
-    return replace(case, settings=tuple(sorted([*others, NameValue(name=GPU0_BSZ.name, value=str(gpu0_bsz))])))
+    return case.with_settings(NameValue(name=GPU0_BSZ.name, value=str(gpu0_bsz)))
 
 
 def _probe_case(case: Case, micro_batch: int, gpu0_bsz: int) -> Case:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 DeviceType: TypeAlias = Literal["cuda", "cpu"]
@@ -72,6 +72,15 @@ class Case:
     def setting(self, name: str) -> str | None:
         """The text of a lever or strategy option, None where it is at its default."""
         return next((item.value for item in self.settings if item.name == name), None)
+
+    def with_settings(self, *settings: NameValue) -> Case:
+        """The case with these settings in the place of its own of the same names."""
+        kept = self.without_settings(*(item.name for item in settings)).settings
+        return replace(self, settings=tuple(sorted([*kept, *settings])))
+
+    def without_settings(self, *names: str) -> Case:
+        """The case with these settings at their default."""
+        return replace(self, settings=tuple(item for item in self.settings if item.name not in names))
 
     def __str__(self) -> str:
         plain = self.devices == tuple(range(self.num_devices))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import torch
@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from bench.errors import RefusedError, UsageError, text_of
 from bench.registry import Registry
+from bench.remaking import OptimizerFactory
 from bench.schema import Case
 
 LOOKS = 3
@@ -86,7 +87,6 @@ class StepLoss:
 
 
 LossCheck: TypeAlias = Callable[[StepLoss], None]
-OptimizerFactory: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Strategy(ABC):
@@ -145,8 +145,8 @@ class Strategy(ABC):
 
     def without_loss(self, case: Case) -> Case:
         """The case with every lossy option at its default."""
-        lossy = {option.name for option in self.options if self.option(case, option.name) in option.lossy}
-        return replace(case, settings=tuple(item for item in case.settings if item.name not in lossy))
+        lossy = [option.name for option in self.options if self.option(case, option.name) in option.lossy]
+        return case.without_settings(*lossy)
 
     def computes_in(self, case: Case) -> str:
         """The precision, in the lever's words, of most of the case's arithmetic; an autocast has the last word."""

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from bench.remaking import remade
-from bench.strategies.base import OptimizerFactory, register
+from bench.remaking import OptimizerFactory, remade
+from bench.strategies.base import register
 from bench.strategies.ddp import DDP
 
 
