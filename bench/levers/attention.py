@@ -97,6 +97,8 @@ class _Watch(TorchFunctionMode):
         self._calls = calls
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is functional.scaled_dot_product_attention:
+        # Within `multi_head_attention_forward` this mode is off; it calls the kernel where no weights are asked for.
+        heads = func is functional.multi_head_attention_forward and not (kwargs or {}).get("need_weights", True)
+        if heads or func is functional.scaled_dot_product_attention:
             self._calls.see()
         return func(*args, **(kwargs or {}))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.errors import RefusedError
+from bench.errors import RefusedError, in_short, text_of
 from bench.levers.base import Blocks, Lever, register
 from bench.schema import Case
 from bench.structure import map_tensors
@@ -16,6 +16,7 @@ IMAGES = 4
 """Dimensions of a batch of images, and of a convolution's weights."""
 FSDP = "FSDP shards weights row by row and hands them out contiguous, so that the layout would be lost"
 
+VIEWED = "view size is not compatible"
 DATA_PARALLEL = "DataParallel broadcasts weights flattened: every device but the first would get them contiguous"
 
 
@@ -34,6 +35,11 @@ class ChannelsLast(Lever):
             raise RefusedError("channels_last=on changes weights with 4 dimensions, and the model has none")
         model.to(memory_format=torch.channels_last)
         return blocks
+
+    def refusal(self, case: Case, error: Exception) -> str | None:
+        if isinstance(error, RuntimeError) and VIEWED in text_of(error):
+            return f"channels_last=on: the model views its activations as if channels came first ({in_short(error)})"
+        return None
 
     def prepare_batch(self, case: Case, batch: Any) -> Any:
         return map_tensors(_inner_channels, batch)

@@ -11,8 +11,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointWrapper,
     apply_activation_checkpointing,
 )
+from torch.utils.checkpoint import CheckpointError
 
-from bench.errors import RefusedError
+from bench.errors import RefusedError, in_short
 from bench.levers.base import Blocks, Lever, refuse_uncalled, register
 from bench.schema import Case
 
@@ -48,3 +49,11 @@ class CheckpointEvery(Lever):
                 if child in wrapped:  # a block that is used again: torch wraps its first place alone
                     module._modules[name] = wrapped[child]
         return tuple(wrapped.get(block, block) for block in blocks)
+
+    def refusal(self, case: Case, error: Exception) -> str | None:
+        if isinstance(error, CheckpointError):
+            return (
+                f"{self.name}={self.of(case)}: a block computes something else when it is computed again, as where it "
+                f"draws numbers that are not torch's ({in_short(error)})"
+            )
+        return None

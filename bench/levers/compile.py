@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import threading
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from torch import nn
 
 from bench.errors import RefusedError, in_short
-from bench.levers.base import Abilities, Blocks, Lever, refuse_uncalled, register
+from bench.levers.base import Abilities, Blocks, Lever, Witness, refuse_uncalled, register
 from bench.schema import Case
 
 REPLICAS = "its replicas are copies of the module, and compiled code stays bound to the original"
@@ -46,11 +46,30 @@ class Compile(Lever):
             module.compile()
         return blocks
 
+    def witness(self, case: Case) -> Witness:
+        return Graphs(self.of(case))
+
     def refusal(self, case: Case, error: Exception) -> str | None:
         kinds = {kind.__module__.split(".")[1] for kind in type(error).__mro__ if kind.__module__.startswith("torch.")}
         if kinds & COMPILERS:
             return f"{self.name}={self.of(case)}: torch.compile cannot take this model ({in_short(error)})"
         return None
+
+
+class Graphs:
+    """Whether anything was compiled: a block's forward may be called past its `__call__`, or keep the compiler out."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def watching(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def refusal(self) -> str | None:
+        counted: Any = importlib.import_module("torch._dynamo.utils").counters["stats"]
+        if counted["unique_graphs"]:
+            return None
+        return f"compile={self._value} compiled nothing: is the module called, and does it let the compiler in?"
 
 
 def _compile_here() -> None:

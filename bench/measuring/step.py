@@ -27,8 +27,9 @@ from bench.measuring.optimizing import (
     STEPS,
     WORKS_IN_HOOKS,
     check_closure,
-    check_kernel,
     check_pieces,
+    check_remade,
+    made_again,
     number_of_hooks,
     refuse_optimizer,
 )
@@ -155,11 +156,12 @@ class Trainer:
 
     def _optimizer(self, *, flattened: bool) -> torch.optim.Optimizer:
         """A new one; RefusedError where the strategy's parameters do not suit it. flattened: they are pieces."""
+        own = self.workload.optimizer
+        check_remade(own, levers.optimizer_factory(self.case, own), self.devices[0])
+        if self.strategy.splits_optimizer:
+            check_remade(own, made_again(own), self.devices[0])
         if flattened or self.strategy.splits_optimizer:
             check_pieces(self._make_optimizer, self.devices[0], self.strategy.name, whole=not flattened)
-        check_kernel(
-            self.workload.optimizer, levers.optimizer_factory(self.case, self.workload.optimizer), self.devices[0]
-        )
         hooks = number_of_hooks(self.wrapped)
         made = self._with_optimizer(lambda: self.strategy.optimizer(self._make_optimizer, self.wrapped))
         check_closure(made)

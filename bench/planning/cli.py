@@ -46,8 +46,8 @@ def add_options(group: Any) -> None:
     add(
         "--sweeps",
         metavar="LIST",
-        help="scenarios that are measured only when asked for, e.g. load_balance (with strategies of its own) or "
-        "scaling; so is one whose file is named, and --preset full measures all of them",
+        help="scenarios that are measured only when asked for, e.g. load_balance (with strategies of its own), "
+        "scaling or max_batch; so is one whose file is named, and --preset full measures all of them",
     )
     add("--data", metavar="KIND", help="synthetic or real; default: real MNIST, synthetic images and text")
     add("--data-root", metavar="DIR", type=Path, help="your own data: folders mnist/, images/, text/, or one of them")

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.utils
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench import levers
-from bench.errors import BenchError, RefusedError
+from bench.errors import RefusedError
 from bench.levers.attention import SWITCHES, Calls
 from bench.measuring.batches import StepBatch, placed, to_device
 from bench.measuring.compiling import cannot_compile
-from bench.measuring.optimizing import check_kernel, check_pieces
+from bench.measuring.optimizing import check_pieces, check_remade, made_again
 from bench.measuring.step import Trainer
 from bench.measuring.wrapped import PrecisionModule
 from bench.remaking import remade
@@ -178,17 +179,58 @@ def test_what_a_group_alone_holds_stays() -> None:
     assert made["left_out"] is True and float(made["lr"]) == 0.5
 
 
-def test_a_kernel_that_moves_parameters_otherwise_is_an_error() -> None:
+def test_a_kernel_that_moves_parameters_otherwise_is_refused() -> None:
     def plain(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.1)
 
     def other(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.1001)
 
-    check_kernel(plain, plain, CPU)
-    check_kernel(plain, lambda parameters: torch.optim.SGD(parameters, lr=0.1, fused=True), CPU)
-    with pytest.raises(BenchError, match=r"1\.0e-03 otherwise"):
-        check_kernel(plain, other, CPU)
+    check_remade(plain, plain, CPU)
+    check_remade(plain, lambda parameters: torch.optim.SGD(parameters, lr=0.1, fused=True), CPU)
+    with pytest.raises(RefusedError, match=r"moves parameters otherwise: by 1\.0e-03"):
+        check_remade(plain, other, CPU)
+
+
+class Scaled(torch.optim.SGD):
+    """What it does depends on an attribute."""
+
+    scale = 1.0
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.grad *= self.scale
+        super().step(closure)
+
+
+def with_attribute(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    made = Scaled(parameters, lr=0.1)
+    made.scale = 0.1
+    return made
+
+
+def with_hook(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def halve(optimizer: Any, *rest: Any) -> None:
+        optimizer.param_groups[0]["lr"] *= 0.5
+
+    made = torch.optim.SGD(parameters, lr=0.1)
+    made.register_step_post_hook(halve)
+    return made
+
+
+@pytest.mark.parametrize("make", [with_attribute, with_hook])
+def test_what_an_optimizer_holds_beside_its_defaults_would_be_lost_and_is_refused(make: Any) -> None:
+    with pytest.raises(RefusedError, match="made again from its defaults, moves parameters otherwise"):
+        check_remade(make, made_again(make), CPU)
+
+
+def test_a_rate_that_is_a_tensor_is_no_difference() -> None:
+    def plain(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=torch.tensor(1e-3))
+
+    check_remade(plain, levers.optimizer_factory(case_with(optimizer_kernel="fused"), plain), CPU)
+    check_remade(plain, made_again(plain), CPU)
 
 
 class NormOfAll(torch.optim.SGD):
@@ -221,6 +263,102 @@ def test_calls_of_attention_are_seen_in_the_forward_alone() -> None:
     with calls.watching():
         functional.scaled_dot_product_attention(query, query, query)
     assert calls.refusal() is None
+
+
+def test_attention_inside_of_torchs_own_layers_is_seen() -> None:
+    levers.set_process(case_with(attention="math"))
+    calls, layer = Calls("math"), nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    with calls.watching():
+        layer(torch.randn(2, 3, 8))
+    assert calls.refusal() is None
+    calls, heads = Calls("math"), nn.MultiheadAttention(8, 2)
+    with calls.watching():
+        heads(*[torch.randn(3, 2, 8)] * 3, need_weights=True)  # multiplies by itself
+    assert "does not call" in str(calls.refusal())
+
+
+class Flattens(Plain):
+    """Convolution, then a view of what it gave."""
+
+    name = "flattens"
+
+    class model(nn.Module):  # noqa: N801
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4 * 6 * 6, 4)
+
+        def forward(self, x: Tensor) -> Any:
+            y = self.conv(x)
+            return self.head(y.view(y.size(0), -1))
+
+    def build(self) -> nn.Module:
+        return self.model()
+
+    def example(self, index: int) -> Batch:
+        return Batch(args=(torch.randn(3, 8, 8),), kwargs={}, targets=torch.randint(4, ()))
+
+
+class Changes(nn.Module):
+    """A block that leaves itself out every second time, whatever torch's generator says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.called = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), 0
+
+    def forward(self, x: Tensor) -> Any:
+        self.called += 1
+        return self.inner(x) if self.called % 2 else x * 1.0
+
+
+class Changing(Plain):
+    """Such a block, and a head."""
+
+    name = "changing"
+
+    def build(self) -> nn.Module:
+        return nn.Sequential(Changes(), nn.Linear(8, 4))
+
+    def blocks(self, model: Any) -> list[nn.Module]:
+        return [model[0]]
+
+
+@pytest.mark.parametrize(
+    ("workload", "lever", "words"),
+    [
+        (Flattens, {"channels_last": "on"}, "the model views its activations"),
+        (Changing, {"checkpoint_every": "1"}, "computes something else when it is computed again"),
+    ],
+)
+def test_what_a_model_does_not_bear_is_refused_by_the_lever(workload: Any, lever: dict[str, str], words: str) -> None:
+    case, batch = case_with(**lever), step_batch(workload)
+    parts = tuple(levers.prepare_batch(case, part) for part in batch.micro_batches)
+    with pytest.raises(RefusedError, match=words):
+        trainer(case, workload).step(StepBatch(micro_batches=parts, weight=batch.weight))
+
+
+class PastCalls(SmallViT):
+    """It calls the blocks' forward, not the blocks."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            x = block.forward(x)
+        return self.head(x.mean(dim=1))  # type: ignore[no-any-return]
+
+
+class Past(Everything):
+    """That."""
+
+    name = "past"
+
+    def build(self) -> nn.Module:
+        return PastCalls()
+
+
+def test_what_compiles_nothing_is_refused() -> None:
+    torch._dynamo.utils.counters.clear()
+    with pytest.raises(RefusedError, match="compile=blocks compiled nothing"):
+        trainer(case_with(compile="blocks"), Past).step(step_batch(Past))
 
 
 def test_a_model_that_chooses_the_kernel_itself_is_refused() -> None:
